@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewfold import _html
 from fewfold._check import check_mask, check_scores
 from fewfold.expectation.estimators.estimator import Estimator
 from fewfold.expectation.latents.bernoulli import BernoulliLatent
@@ -23,6 +24,7 @@ __all__ = [
     "prior_distribution", "to_batch_shape",
 ]  # fmt: skip
 
+_SHOWN = 10  # rows in a notebook
 Cost = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -71,6 +73,25 @@ class Expectation:
         weights = self.support.weights
         found = self.support.reduce(-_log(weights)) if self.exact else self.latent.entropy()
         return to_batch_shape(found, self.latent, self.exact)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the first rows with their heaviest atoms, for notebooks."""
+        values, calls = self.value.reshape(-1), self.calls.reshape(-1)
+        weights = self.support.weights.detach()
+        rows: list[list[object]] = []
+        for n, (value, count) in enumerate(zip(values[:_SHOWN], calls[:_SHOWN], strict=True)):
+            mine = (self.support.row == n).nonzero().squeeze(1)
+            best = mine[weights[mine].argsort(descending=True)[:3]].tolist()
+            atoms = (f"{str(self.support.atoms[i].tolist())[:40]}: {weights[i]:.4g}" for i in best)
+            rows.append([str(n), float(value), int(count), ", ".join(atoms)])
+        more = len(values) - len(rows)
+        return "\n".join([
+            _html.table(
+                ["row", "expected cost", "costs evaluated", "heaviest atoms, with weights"], rows,
+                caption="exact expectation" if self.exact else "estimated expectation",
+            ),
+            _html.paragraphs(f"and {more:,} more" if more else ""),
+        ])  # fmt: skip
 
     def kl(self, prior: Tensor | None = None, *, prior_over: Structure | None = None) -> Tensor:
         """`(*batch,)` exact, differentiable KL divergence of the latent from a prior.

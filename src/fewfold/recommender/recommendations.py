@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
+from fewfold import _html
 from fewfold._check import whole_number
 from fewfold.recommender.attributes import Attributes
 from fewfold.recommender.diversity import Diversity, diversified
@@ -33,6 +34,8 @@ __all__ = [
     "recommend",
     "similar_items",
 ]
+
+_SHOWN_QUERIES = 10  # in a notebook
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,35 @@ class Recommendations:
         for entry, reasons in zip(entries, self.because or [], strict=False):
             entry["because"] = [{"item": one, "contribution": much} for one, much in reasons]
         return entries
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, or one for each of the first queries."""
+        if self.batch:
+            shown = [
+                one._table(f"for {number if one.of is None else one.of}")
+                for number, one in itertools.islice(enumerate(self), _SHOWN_QUERIES)
+            ]
+            more = len(self) - len(shown)
+            return "\n".join([*shown, _html.paragraphs(f"and {more:,} more" if more else "")])
+        return self._table("")
+
+    def _table(self, caption: str) -> str:
+        """Return the table of one query."""
+        if not self.items:
+            return _html.paragraphs(caption, "nothing left to recommend")
+        attributes = self.attributes or [{}] * len(self)
+        names = list(dict.fromkeys(name for known in attributes for name in known))
+        because = [[]] * len(self) if self.because is None else [
+            [_because(reasons)] for reasons in self.because
+        ]  # fmt: skip
+        rows = [
+            [rank, str(item), float(score), *(known.get(name, "") for name in names), *reasons]
+            for rank, ((item, score), known, reasons) in enumerate(
+                zip(self, attributes, because, strict=True), 1
+            )
+        ]
+        heads = ["", "item", "score", *names, *([] if self.because is None else ["because"])]
+        return _html.table(heads, rows, caption=caption)
 
     def __str__(self) -> str:
         if self.batch:

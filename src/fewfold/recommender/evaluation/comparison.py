@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
+from fewfold import _html
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import format_bytes
 from fewfold.recommender.evaluation.dense_comparison import bytes_of
@@ -132,6 +133,31 @@ class Comparison:
 
     def _difference(self, contender: Contender) -> PairedInterval:
         return self.differences[self.contenders.index(contender) - 1]
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, with the difference of each model from the best."""
+        shown = [score.metric for score in self.contenders[0].evaluation.overall.scores][:4]
+        rows = [
+            [
+                one.kind,
+                *(one.evaluation.overall[metric].mean for metric in shown),
+                "" if behind is None else str(behind),
+                f"{one.seconds:.1f} s", format_bytes(one.size), f"{one.users_per_second:,.0f}",
+                one.recipe.summary(),
+            ]
+            for one, behind in zip(self.contenders, (None, *self.differences), strict=True)
+        ]  # fmt: skip
+        return "\n".join([
+            _html.table(
+                ["model", *map(str, shown), f"{self.metric} below the best", "fit", "size",
+                 "users/s", "settings"],
+                rows, caption=f"Held out: {self.split}; ranked among all items.",
+            ),
+            _html.paragraphs(
+                *(f"{name} was left out: {why}." for name, why in self.skipped.items()),
+                self.verdict,
+            ),
+        ])  # fmt: skip
 
     def __str__(self) -> str:
         shown = [score.metric for score in self.contenders[0].evaluation.overall.scores][:4]

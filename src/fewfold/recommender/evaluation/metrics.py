@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewfold import _html
 from fewfold._check import whole_number
 from fewfold._progress import phase
 from fewfold.recommender.interactions import Interactions, Jagged
@@ -171,6 +172,18 @@ class Report:
                 return score
         known = ", ".join(str(score.metric) for score in self.scores)
         raise KeyError(f"{metric} was not evaluated, only {known}")
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        rows = [
+            [
+                str(one.metric), _html.Bar(one.mean, f"{one.mean:.4f}"),
+                f"{one.low:.4f} to {one.high:.4f}", one.metric.formula,
+            ]
+            for one in self.scores
+        ]  # fmt: skip
+        heads = ["metric", "mean", f"{self.level:.0%} interval", "formula"]
+        return _html.table(heads, rows, caption=f"{self.users:,} users")
 
     def __str__(self) -> str:
         names = [str(score.metric) for score in self.scores]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewfold import _html
 from fewfold._progress import phase
 from fewfold.recommender.evaluation.metrics import NDCG, HitRate, Metric, Recall, Report, evaluate
 from fewfold.recommender.interactions import Jagged
@@ -69,6 +70,20 @@ class Evaluation:
             "slices": {name: _numbers(report) for name, report in self.slices.items()},
             "formulas": {str(s.metric): s.metric.formula for s in self.overall.scores},
         }
+
+    def _repr_html_(self) -> str:
+        """Return tables of the metrics and of the slices, for notebooks."""
+        shown = [*self.overall.scores[:2], *self.overall.scores[4:5]]
+        slices = [
+            [name, report.users, *(report[score.metric].mean for score in shown)]
+            for name, report in self.slices.items()
+        ]
+        heads = ["slice", "users", *(str(score.metric) for score in shown)]
+        return "\n".join([
+            _html.paragraphs(f"Held out: {self.split}.", self.sample),
+            self.overall._repr_html_(),
+            *([_html.table(heads, slices)] if slices else []),
+        ])  # fmt: skip
 
     def __str__(self) -> str:
         lines = [

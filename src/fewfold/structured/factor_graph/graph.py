@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fewfold import _html
 from fewfold._check import check_scores, positive_number, whole_number
 from fewfold.structured.factor_graph.differentiable import solve_relaxation
 from fewfold.structured.factor_graph.links import Group, Links
@@ -44,6 +45,13 @@ class Status(enum.IntEnum):
     """optimal, but not integral"""
     APPROXIMATE = 2
     """not converged, or the factors are infeasible together"""
+
+
+_STATUS = {
+    Status.INTEGER: "the optimal structure",
+    Status.FRACTIONAL: "optimal, but not integral",
+    Status.APPROXIMATE: "not converged, or infeasible",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +113,26 @@ class GraphSolution:
     converged: Tensor
     status: Tensor
     graph: "FactorGraph" = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the instances, for notebooks."""
+        bits = self.marginals.detach().reshape(-1, self.marginals.shape[-1])
+        columns = (
+            self.objective, self.iterations, self.primal_residual, self.dual_residual, self.status,
+        )  # fmt: skip
+        rows = [
+            [
+                str(n), float(objective), int(iterations), int((found > 0).sum()),
+                int(((found > 0) & (found < 1)).sum()), float(primal), float(dual),
+                f"{Status(int(status)).name.lower()}: {_STATUS[Status(int(status))]}",
+            ]
+            for n, (found, objective, iterations, primal, dual, status) in enumerate(
+                zip(bits, *(one.detach().reshape(-1) for one in columns), strict=True)
+            )
+        ]  # fmt: skip
+        heads = ["instance", "objective", "iterations", "above 0", "fractional",
+                 "primal residual", "dual residual", "status"]  # fmt: skip
+        return _html.table(heads, rows, caption=f"{bits.shape[1]:,} bits in each instance")
 
     @_uncompiled
     def __getitem__(self, variable: Variable) -> Tensor:
