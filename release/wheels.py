@@ -141,7 +141,7 @@ def run_smoke(folder: Path, *arguments: str) -> str:
     """Run the smoke test in an environment, outside of the checkout, and return its line."""
     script = BUILD / "smoke.py"
     shutil.copy(ROOT / "release" / "smoke.py", script)
-    words = (python(folder), "-I", script, *arguments)
+    words = [str(python(folder)), "-I", str(script), *arguments]
     return run(*words, path=str(folder / "bin"), cwd=folder).strip()
 
 
