@@ -50,6 +50,7 @@ def load_jobs() -> None:
         anchor_jobs,
         checkpoint_jobs,
         jobs,
+        stream_jobs,
         table_jobs,
         traffic_jobs,
     )
