@@ -7,11 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.application import Sphinx
 
 import fewfold
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import programs  # noqa: E402
+
+RUNS = HERE / "_generated" / "tutorials"
 
 project = "fewfold"
 author = "the fewfold authors"
@@ -40,6 +45,8 @@ exclude_patterns = [
     *("transforms_table.md", "transforms_attention.md", "transforms_distributions.md"),
     "devices_table.md",
 ]
+# Of the programs only the tutorials are pages.
+exclude_patterns += ["*.py", "gallery/*.py", "pictures/*.py", "recipes/*.py", "_generated/*"]
 
 html_theme = "furo"
 html_title = f"fewfold {release}"
@@ -49,20 +56,40 @@ html_css_files = ["site.css"]
 
 
 def run_gallery(app: Sphinx) -> None:
-    """Run each gallery script and store its output and figures for the pages."""
+    """Run each gallery script and each tutorial, and store outputs and figures for the pages."""
     if not app.config.gallery:  # sphinx-build -D gallery=0 keeps those of an earlier build
         return
     out = HERE / "_generated"
     out.mkdir(exist_ok=True)
     for script in sorted((HERE / "gallery").glob("*.py")):
-        done = subprocess.run(
-            [sys.executable, script, out / f"{script.stem}.png"],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},  # many small steps: threads only wait
-        )
-        (out / f"{script.stem}.txt").write_text(done.stdout)
+        output = run_script(script, out / f"{script.stem}.png")
+        (out / f"{script.stem}.txt").write_text(output)
+    run_script(HERE / "pictures" / "one_idea.py", out)
+    for program in sorted((HERE / "tutorials").glob("*.py")):
+        run_script(HERE / "programs.py", program, RUNS)
+
+
+def run_script(*command: Path) -> str:
+    """Run a script in a process of its own, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # many small steps: threads only wait
+    )
+    return done.stdout
+
+
+class ProgramParser(MystParser):
+    """Read a program as the page that it is: its text, its code, and what a run gave."""
+
+    supported = ("program",)
+
+    def parse(self, inputstring: str, document: Any) -> None:
+        name = Path(document.current_source or document["source"]).stem
+        found = programs.read(RUNS / f"{name}.json")
+        super().parse(programs.page(found, name, "../_generated/tutorials"), document)
 
 
 def without_type(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: Any) -> None:
@@ -79,16 +106,18 @@ def without_aliases(
     return True if alias else None
 
 
-def link_readmes(app: Sphinx, page: str, source: list[str]) -> None:
-    """Turn links to READMEs of experiments, which are not pages of the site, into downloads."""
-    link = r"\[([^]]+)\]\((\.\./experiments/\w+/README\.md)\)"
+def link_experiments(app: Sphinx, page: str, source: list[str]) -> None:
+    """Turn links to files of experiments, which are not pages of the site, into downloads."""
+    link = r"\[([^]]+)\]\((\.\./experiments/\w+/\w+\.(?:md|py))\)"
     source[0] = re.sub(link, r"{download}`\1 <\2>`", source[0])
 
 
 def setup(app: Sphinx) -> None:
     """Run the gallery before pages are read."""
     app.add_config_value("gallery", True, "env", bool)
+    app.add_source_suffix(".py", "program")
+    app.add_source_parser(ProgramParser)
     app.connect("builder-inited", run_gallery)
-    app.connect("source-read", link_readmes)
+    app.connect("source-read", link_experiments)
     app.connect("autodoc-process-docstring", without_type)
     app.connect("autodoc-skip-member", without_aliases)
