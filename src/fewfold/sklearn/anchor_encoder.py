@@ -13,12 +13,10 @@ from fewfold.sklearn.categories import Categories
 with optional_import("scikit-learn", "sklearn", "fewfold.sklearn"):
     from sklearn.base import BaseEstimator, TransformerMixin
     from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import type_of_target
+    from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 __all__ = ["AnchorEncoder"]
-
-_TARGETS = ("auto", "categorical", "continuous")
 
 
 class AnchorEncoder(TransformerMixin, BaseEstimator):
@@ -42,8 +40,6 @@ class AnchorEncoder(TransformerMixin, BaseEstimator):
         nonzeros: maximum number of anchors that a category combines.
         l2: decay of weights in the training (as of AdamW).
         epochs: passes over the rows.
-        target_type: "categorical", "continuous", or "auto", which takes integers and texts for
-            classes.
         random_state: seed, or a generator of NumPy.
 
     Attributes:
@@ -75,7 +71,6 @@ class AnchorEncoder(TransformerMixin, BaseEstimator):
         nonzeros: int = 4,
         l2: float = 0.1,
         epochs: int = 10,
-        target_type: str = "auto",
         random_state: Any = None,
     ) -> None:
         self.dim = dim
@@ -83,7 +78,6 @@ class AnchorEncoder(TransformerMixin, BaseEstimator):
         self.nonzeros = nonzeros
         self.l2 = l2
         self.epochs = epochs
-        self.target_type = target_type
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -91,7 +85,8 @@ class AnchorEncoder(TransformerMixin, BaseEstimator):
 
         Args:
             X: (rows, columns) frame or array of categories: texts, numbers, missing values.
-            y: (rows,) the target.
+            y: (rows,) the target: floats are numbers, all else is classes. For counts or ratings
+                write ``y.astype(float)``.
         """
         training = self._training()
         X, y = validate_data(self, X, y, dtype=None, ensure_all_finite="allow-nan")
@@ -127,18 +122,12 @@ class AnchorEncoder(TransformerMixin, BaseEstimator):
         for name in ("dim", "anchors", "nonzeros", "epochs"):
             whole_number(getattr(self, name), name)
         non_negative_number(self.l2, "l2")
-        if self.target_type not in _TARGETS:
-            raise ValueError(
-                f"target_type must be one of {', '.join(_TARGETS)}, got {self.target_type!r}"
-            )
         return AnchorTraining(self.dim, self.anchors, self.nonzeros, self.l2, self.epochs)
 
     def _target(self, y: np.ndarray) -> torch.Tensor:
         """Return the target as class numbers, or as numbers of mean 0 and variance 1."""
-        kind = self.target_type
-        if kind == "auto":
-            kind = "continuous" if type_of_target(y).startswith("continuous") else "categorical"
-        if kind == "categorical":
+        if y.dtype.kind != "f":
+            check_classification_targets(y)
             return torch.from_numpy(np.unique(y, return_inverse=True)[1].astype(np.int64))
         numbers = np.asarray(y, dtype=np.float64)
         spread = numbers.std()
