@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    *("exponential", "multinomial", "normal_", "rand", "randint", "randn", "randperm"),
-    "standard_gamma",
+    *("bernoulli", "exponential", "generator_on", "multinomial", "normal_"),
+    *("rand", "randint", "randn", "random_words", "randperm", "standard_gamma"),
 ]
 
 Generator = torch.Generator | None
@@ -93,6 +93,31 @@ def normal_(
         return tensor.normal_(mean, std, generator=generator)
     drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=generator.device)
     return tensor.copy_(drawn.normal_(mean, std, generator=generator))
+
+
+def bernoulli(
+    shape: Sequence[int], chance: float, device: torch.device, *, dtype: torch.dtype,
+    generator: Generator = None,
+) -> Tensor:  # fmt: skip
+    """Return ones with this chance, and zeros."""
+    drawn = torch.empty(shape, dtype=dtype, device=_source(generator, device))
+    return drawn.bernoulli_(chance, generator=generator).to(device)
+
+
+def generator_on(device: torch.device) -> torch.Generator | None:
+    """Return a new generator of a device; None for the CPU, and where torch has none."""
+    if device.type == "cpu":
+        return None
+    try:
+        return torch.Generator(device)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def random_words(count: int, device: torch.device, *, generator: Generator = None) -> Tensor:
+    """Return int64 numbers of 63 random bits."""
+    drawn = torch.empty(count, dtype=torch.int64, device=_source(generator, device))
+    return drawn.random_(generator=generator).to(device)
 
 
 def standard_gamma(order: Tensor, *, generator: Generator = None) -> Tensor:

@@ -10,11 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 __all__ = [
-    "autocast_dtype", "autocasts", "autograd_enabled", "check_values", "compiled", "eager",
-    "forward_mode", "has_values", "loss_dtype", "runs_directly", "tracks_grad", "under_transform",
-    "under_vmap", "untransformed", "values_visible", "without_autocast",
+    "CPU", "autocast_dtype", "autocasts", "autograd_enabled", "check_values", "compiled", "eager",
+    "forward_mode", "has_values", "loss_dtype", "runs_directly", "tracks_grad", "transferred",
+    "under_transform", "under_vmap", "untransformed", "usable_device", "values_visible",
+    "without_autocast",
 ]  # fmt: skip
 
+CPU = torch.device("cpu")
 _PLAIN = (Tensor, torch.nn.Parameter)
 _KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
 _INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
@@ -129,6 +131,48 @@ def tracks_grad(*values: object) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(value, Tensor) and value.requires_grad for value in values
     )
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """Return the device of this name; ValueError if torch has none here, and what there is.
+
+    Example:
+        >>> from fewfold._torch import usable_device
+        >>> usable_device("gpu")
+        Traceback (most recent call last):
+        ValueError: device must be 'cpu', 'cuda', 'cuda:1' or another name of torch's, got 'gpu'
+    """
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f"device must be 'cpu', 'cuda', 'cuda:1' or another name of torch's, got {name!r}"
+        ) from None
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise ValueError(
+            f"device {str(device)!r} cannot be used ({reason}); there is {_devices()}"
+        ) from None
+    return device
+
+
+def _devices() -> str:
+    """Return the devices that torch has here, as text."""
+    found = ["'cpu'"]
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator()
+        assert kind is not None
+        found += [f"'{kind.type}:{i}'" for i in range(torch.accelerator.device_count())]
+    return " and ".join(found) if len(found) < 3 else ", ".join(found)
+
+
+def transferred(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return the tensor on a device; from the CPU to a GPU by pinned memory, without waiting."""
+    if tensor.is_cpu and device.type == "cuda" and has_values(tensor):
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=tensor.is_cpu)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ import types
 
 import fewfold
 
-from . import functions, structures, tables
+from . import functions, structures, tables, training
 
-CASES = [*functions.CASES, *structures.CASES, *tables.CASES]
+CASES = [*functions.CASES, *structures.CASES, *tables.CASES, *training.CASES]
 
 MODULES = (
     "maps", "losses", "structured", "structured.structures", "expectation", "attention",
@@ -40,7 +40,7 @@ def public() -> set[str]:
         for name in fewfold.__all__
         if not isinstance(getattr(fewfold, name), types.ModuleType) and name != "__version__"
     }
-    own = {"VAE", "Recommender", "compare", "read_log"}  # in tests/device/test_recommender.py
+    own = {"VAE", "Recommender", "compare", "read_log"}  # tests/device/test_recommender.py
     found = set(top) - own
     for module in MODULES:
         inside = fewfold

@@ -36,4 +36,4 @@ def test_every_public_name_is_in_the_table() -> None:
     """Or among those that have no tensors of their own."""
     named = set().union(*(case.names() for case in CASES))
     assert public() - named == set(EXCLUDED)
-    assert named <= public()
+    assert all(name in public() or name.startswith("recommender.") for name in named)

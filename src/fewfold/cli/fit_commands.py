@@ -44,7 +44,7 @@ def _fit(arguments: argparse.Namespace, began: float, leads: bool) -> int:
     model = _model(arguments)
     checkpoint = _checkpoint(arguments, model, out)
     training = ff.recommender.Training(epochs=arguments.epochs)
-    rec = ff.Recommender(model, training=training, seed=arguments.seed)
+    rec = ff.Recommender(model, training=training, seed=arguments.seed, device=arguments.device)
     note_attempt(Attempt.STARTED)
     log = _log(arguments)
     table = _items_table(arguments)

@@ -218,6 +218,13 @@ _FIT = (
     ),
     *in_group(
         "the run",
+        Option(
+            "device",
+            "to train and rank on: cpu, cuda, cuda:1 (default: cpu)",
+            "cpu",
+            named,
+            "NAME",
+        ),
         Option("stream", "do not hold the log, a prepared folder, in memory", False, switch=True),
         Option("resume", "resume an interrupted run", False, switch=True),
         Option(

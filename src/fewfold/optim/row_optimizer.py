@@ -89,6 +89,14 @@ class RowOptimizer(torch.optim.Optimizer):
         """Raise unless the options of a parameter group are valid."""
         raise NotImplementedError
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state from any device; torch leaves the numbers of updates where they are."""
+        super().load_state_dict(state_dict)
+        for param, state in self.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    state[name] = value.to(param.device)
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options it lacks are the defaults of the optimiser."""
         params = param_group["params"]

@@ -6,9 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fewfold._check import positive_number
 from fewfold._progress import notes, phase, silence
 from fewfold._resources import ResourceUsage, resource_usage
+from fewfold._torch import CPU
 from fewfold.distributed.group import Group
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes
@@ -152,6 +155,7 @@ class FitJob:
         people: table of user attributes, if there is one.
         half_life: days in which the weight of an interaction halves, "auto" or "none"; None is
             auto for `Auto` and none for other models.
+        device: on which networks are trained, and items are ranked.
     """
 
     model: Model
@@ -165,6 +169,7 @@ class FitJob:
     catalogue: ItemsTable | None = None
     people: UsersTable | None = None
     half_life: float | str | None = None
+    device: torch.device = CPU
 
     def __post_init__(self) -> None:
         given = self.half_life
@@ -189,6 +194,11 @@ class FitJob:
         DataError if a process has another job than the first one.
         """
         model = self.model.for_group(group)
+        if self.device.type != "cpu":
+            raise ValueError(
+                f"several processes train on the CPU, got device {self.device}; leave device out, "
+                "or start one process without torchrun"
+            )
         if self.half_life == "auto":
             raise ValueError("half_life='auto' is found by one process; give days, or 'none'")
         catalogue = self.catalogue
@@ -243,12 +253,14 @@ class FitJob:
             first = deadline and deadline.share(0.4 if self.refit else 0.8)
             limit = first if self.held_out.test else deadline
             learned = model.learn(weigh(part), self.options("fit", deadline=limit))
+            learned.fitted.to(self.device)
             if self.held_out.test:
                 evaluation, comparison = self._evaluate(learned, split, description, deadline)
                 if self.refit:
                     part = log.interactions
                     options = self.options("refit", previous=learned, deadline=deadline)
                     learned = model.learn(weigh(part), options)
+                    learned.fitted.to(self.device)
             if table is not None:  # of which a model without item vectors knows a part
                 table = table.first(learned.fitted.items)
                 log = table.log
@@ -279,7 +291,7 @@ class FitJob:
         checkpoint = self.checkpoint.stage(stage) if self.checkpoint and stage else None
         return FitOptions(
             self.training, self.seed, checkpoint, self.progress, previous,
-            split=self.held_out.split, deadline=deadline,
+            split=self.held_out.split, deadline=deadline, device=self.device,
         )  # fmt: skip
 
     def _evaluate(

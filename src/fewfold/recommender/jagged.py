@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import int64_vector
+from fewfold._torch import transferred
 
 __all__ = ["Jagged", "check_range", "offsets_of"]
 
@@ -22,6 +23,10 @@ class Jagged(NamedTuple):
     values: Tensor
     offsets: Tensor
 
+    def to(self, device: torch.device) -> "Jagged":
+        """Return the same on a device."""
+        return Jagged(transferred(self.values, device), transferred(self.offsets, device))
+
     @property
     def lengths(self) -> Tensor:
         """Length of each row, (rows,)."""
@@ -31,7 +36,8 @@ class Jagged(NamedTuple):
     def row(self) -> Tensor:
         """Row of each value, (m,)."""
         lengths = self.lengths
-        return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        every = torch.arange(len(lengths), device=lengths.device)
+        return torch.repeat_interleave(every, lengths)
 
     def rows(self, ids: Any) -> "Jagged":
         """Return the rows `ids`, in this order; a slice returns a view."""
@@ -44,13 +50,13 @@ class Jagged(NamedTuple):
 
     def positions(self, ids: Any) -> tuple[Tensor, Tensor]:
         """Return the offsets of the rows `ids`, and the positions of their entries in `values`."""
-        chosen = int64_vector(ids, "ids")
+        chosen = int64_vector(ids, "ids").to(self.offsets.device)
         check_range(chosen, len(self.offsets) - 1, "ids", "rows")
         starts = self.offsets[chosen]
         lengths = self.offsets[chosen + 1] - starts
         offsets = offsets_of(lengths)
         shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
-        return offsets, torch.arange(int(offsets[-1])) + shift
+        return offsets, torch.arange(int(offsets[-1]), device=offsets.device) + shift
 
     def select(self, mask: Tensor) -> "Jagged":
         """Return the values where `mask` (m,) is true, in the same rows."""

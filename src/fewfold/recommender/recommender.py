@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import torch
+
 from fewfold._check import known_names, whole_number
 from fewfold._progress import silence
+from fewfold._torch import usable_device
 from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
 from fewfold.recommender.artifact.hub import local_folder, push_folder
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
@@ -70,6 +73,8 @@ class Recommender:
             either case, and dense tables as well for the report.)
         training: settings of the training of a `VAE`.
         seed: the same seed gives the same model.
+        device: on which a `VAE` or a `Transformer` is trained, and models with item vectors rank,
+            such as "cuda". Everything else is computed on the CPU. A saved model loads anywhere.
 
     Attributes:
         model: the model with its settings.
@@ -94,20 +99,23 @@ class Recommender:
         anchors: int | str | Anchors | None = None,
         training: Training | None = None,
         seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
         if model is None:
             model = Auto() if anchors is None else VAE()
         self.model: Model = model if anchors is None else model.with_anchors(anchors)
         self.training = training or Training()
         self.seed = whole_number(seed, "seed", least=0)
+        self.device = usable_device(device)
         self.report: FitReport | None = None
         self.update_report: UpdateReport | None = None
         self._fitted_state: RecommenderState | None = None
 
     @classmethod
-    def _of(cls, state: RecommenderState) -> "Recommender":
-        recommender = cls(state.model, training=state.training, seed=state.seed)
+    def _of(cls, state: RecommenderState, device: torch.device | str = "cpu") -> "Recommender":
+        recommender = cls(state.model, training=state.training, seed=state.seed, device=device)
         recommender._fitted_state = state
+        state.fitted.to(recommender.device)
         return recommender
 
     @property
@@ -226,6 +234,7 @@ class Recommender:
         job = FitJob(
             self.model, self.training, self.seed, HoldOut.of(test), refit, checkpoint, progress,
             time_budget, ItemsTable.of(items_table), UsersTable.of(users_table), half_life,
+            self.device,
         )  # fmt: skip
         if isinstance(source, StreamedLog):
             self._fitted_state, self.report = fit_streamed(job, source, reading)
@@ -444,7 +453,7 @@ class Recommender:
         else:
             log = read_by_fitted_rules(source, state.data, reading)
         found, update_report = updated_state(state, log)
-        recommender = self._of(found)
+        recommender = self._of(found, self.device)
         recommender.report, recommender.update_report = self.report, update_report
         return recommender
 
@@ -476,17 +485,25 @@ class Recommender:
             return push_folder(folder, address, private=private, message=message)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> "Recommender":
+    def load(
+        cls, folder: str | os.PathLike[str], *, device: torch.device | str = "cpu"
+    ) -> "Recommender":
         """Read a model folder, or a model of the Hugging Face Hub.
 
         Of the Hub, write ``"hf://owner/name"``, or ``"hf://owner/name@revision"`` to pin a branch,
         a tag or a commit. A folder that is damaged, inconsistent or newer than this program is
         refused with an `ArtifactError`; one that is replaced meanwhile is read before or after
         that.
+
+        Args:
+            folder: that `save` wrote, on any device, or an address.
+            device: on which models with item vectors rank.
         """
-        return read_consistently(local_folder(folder), lambda root: cls.opened(open_artifact(root)))
+        return read_consistently(
+            local_folder(folder), lambda root: cls.opened(open_artifact(root), device)
+        )
 
     @classmethod
-    def opened(cls, folder: Folder) -> "Recommender":
+    def opened(cls, folder: Folder, device: torch.device | str = "cpu") -> "Recommender":
         """Read the recommender of an opened model folder."""
-        return cls._of(read_state(folder))
+        return cls._of(read_state(folder), device)

@@ -54,6 +54,7 @@ def fit_streamed(
         if job.held_out.test:
             split, description, users = _held_out(job, log)
             learned = learn_streamed(model, log.without(0, split.test, users), options)
+            learned.fitted.to(job.device)
             evaluation = _evaluated(learned, split, description)
             if job.refit:
                 options = job.options("refit", deadline=deadline)

@@ -54,7 +54,7 @@ def lists(generator, users, depth, items):
 
 @pytest.mark.parametrize("k", [1, 5, 30])
 @pytest.mark.parametrize("weight", [0.2, 0.5, 0.9])
-def test_equals_the_naive_merge(k, weight):
+def test_equals_the_naive_merge(path, k, weight):
     generator = torch.Generator().manual_seed(k)
     first, second = lists(generator, 40, 12, 20), lists(generator, 40, 12, 20)
     found = blended(first, second, weight, k)

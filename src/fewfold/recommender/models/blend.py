@@ -70,7 +70,8 @@ class MergedLists:
         best = (Heaps if dispatch.ready(total) else Sorted)(total, k, nothing, None)
         best.add(total, 0)  # of items with equal scores those with lower numbers come first
         place, scores = best.ranked()
-        ids = self._ids.gather(1, place.clamp(min=0)).masked_fill(place < 0, -1)
+        none = (place < 0) | (scores == -torch.inf)
+        ids = self._ids.gather(1, place.clamp(min=0)).masked_fill(none, -1)
         return Ranking(ids, scores)
 
 
@@ -96,6 +97,11 @@ class FittedBlend(Fitted):
     def recipe(self) -> "Blend":
         """The `Blend` this was fitted by."""
         return self._recipe
+
+    def to(self, device: torch.device) -> None:
+        """Let both models rank on a device."""
+        self.first.to(device)
+        self.second.to(device)
 
     def prepare(self, shared: SharedTensors | None = None) -> None:
         """Prepare both models."""

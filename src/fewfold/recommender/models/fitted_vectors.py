@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._progress import phase
+from fewfold._torch import transferred
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.model import Fitted, cosines, single_item_rows
 from fewfold.recommender.models.shared_ranking import share_directions, share_ranking
@@ -29,6 +30,7 @@ class FittedVectors(Fitted):
 
     _table: Catalogue | None = None
     _shared: SharedTensors | None = None
+    _placed: Tensor | None = None  # the vectors on the device that ranks, if it is not the CPU
 
     @property
     def vectors(self) -> Tensor:
@@ -41,6 +43,15 @@ class FittedVectors(Fitted):
         if shared is not None:
             self._table = share_ranking(self, shared)
         self._table = self._table or Catalogue(self.vectors)
+
+    def to(self, device: torch.device) -> None:
+        """Score and rank on a device; the vectors are copied there."""
+        self._placed = None if device.type == "cpu" else self.vectors.to(device)
+
+    def queries_on_device(self, history: Jagged) -> Tensor:
+        """(rows, d) query vectors on the device that ranks."""
+        queries = self.queries(history)
+        return queries if self._placed is None else transferred(queries, self._placed.device)
 
     @cached_property
     def directions(self) -> Tensor:
@@ -62,11 +73,12 @@ class FittedVectors(Fitted):
         """Rank the best k items for each row by inner products."""
         parts, found = _blocks(len(history.offsets) - 1, _USERS), []
         with phase("ranking items", total=len(parts)) as progress:
-            table = self._table or self.vectors
+            table = (self._table or self.vectors) if self._placed is None else self._placed
             for block in progress.each(parts):  # so that not all queries are in memory
-                scorer = DotProduct(self.queries(history.rows(block)), table)
+                scorer = DotProduct(self.queries_on_device(history.rows(block)), table)
                 mine = None if exclude is None else exclude.rows(block)
-                found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
+                best = top_k(scorer, k, exclude=mine, allowed=allowed)
+                found.append(Ranking(best.ids.cpu(), best.scores.cpu()))
         return _concatenated(found)
 
     def score(self, history: Jagged, items: Tensor) -> Tensor:

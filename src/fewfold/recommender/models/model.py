@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fewfold._options import Option
 from fewfold._tensors import Found, Spec
+from fewfold._torch import CPU
 from fewfold.distributed.group import Group
 from fewfold.distributed.row_shards import RowShards
 from fewfold.embeddings.anchor_inspection import AnchorInspection
@@ -109,6 +110,9 @@ class Fitted:
 
         return similarity
 
+    def to(self, device: torch.device) -> None:
+        """Rank on a device; by default on the CPU in any case."""
+
     def score(self, history: Jagged, items: Tensor) -> Tensor:
         """(rows, len(items)) scores of these different items, as `rank` orders them."""
         allowed = torch.zeros(self.items, dtype=torch.bool)
@@ -203,6 +207,7 @@ class FitOptions:
         split: how pairs are held out to choose between models; see `hold_out`.
         deadline: by which `learn` must have ended; None for no limit.
         cache: results that fits of one model to the same `Interactions` share, by any key.
+        device: on which networks are trained; other models are fitted on the CPU.
     """
 
     training: Training = field(default_factory=Training)
@@ -214,6 +219,7 @@ class FitOptions:
     split: str = "auto"
     deadline: Deadline | None = None
     cache: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    device: torch.device = CPU
 
     def limited_training(self) -> Training:
         """The settings of the training, with a time budget of what is left to the deadline."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fewfold._progress import phase, silence
 from fewfold._tensors import AtMost, Found, Spec
+from fewfold._torch import CPU, transferred
 from fewfold.embeddings.anchor_inspection import AnchorInspection
 from fewfold.recommender.artifact.schema import tagged
 from fewfold.recommender.interactions import Interactions, Jagged
@@ -68,6 +69,7 @@ class FittedWarm(Fitted):
         self.replaced, self.rows, self.items = replaced, rows, inner.items
         self._table: Catalogue | None = None
         self._shared: SharedTensors | None = None
+        self._placed: Tensor | None = None
 
     @property
     def recipe(self) -> "Warm":
@@ -87,6 +89,10 @@ class FittedWarm(Fitted):
             self.inner.queries(history.select(self.known[history.values])), (0, 1), value=1
         )
 
+    def to(self, device: torch.device) -> None:
+        """Score and rank on a device; the vectors are copied there."""
+        self._placed = None if device.type == "cpu" else self.vectors.to(device)
+
     def prepare(self, shared: SharedTensors | None = None) -> None:
         """Build a compact copy of the vectors, which speeds up rankings of single users."""
         self._shared = shared
@@ -105,13 +111,15 @@ class FittedWarm(Fitted):
     ) -> Ranking:
         """Rank the best k items for each row by inner products."""
         rows, found = len(history.offsets) - 1, []
+        table = (self._table or self.vectors) if self._placed is None else self._placed
+        device = CPU if self._placed is None else self._placed.device
         with phase("ranking items", total=max(rows, 1)) as progress:
             for start in range(0, max(rows, 1), _USERS):  # so that not all queries are in memory
                 block = slice(start, min(start + _USERS, rows))
-                queries = self.queries(history.rows(block))
+                queries = transferred(self.queries(history.rows(block)), device)
                 mine = None if exclude is None else exclude.rows(block)
-                scorer = DotProduct(queries, self._table or self.vectors)
-                found.append(top_k(scorer, k, exclude=mine, allowed=allowed))
+                best = top_k(DotProduct(queries, table), k, exclude=mine, allowed=allowed)
+                found.append(Ranking(best.ids.cpu(), best.scores.cpu()))
                 progress.advance(block.stop)
         return Ranking(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 

@@ -227,8 +227,9 @@ def _check_allowed(allowed: Tensor | None, items: int) -> Tensor | None:
 
 def _rank_subset(scorer: DotProduct, items: Tensor, k: int, seen: Jagged, *at_once: int) -> Ranking:
     """Rank a small subset of the items (ascending ids) by copying their vectors."""
-    place = torch.full((scorer.shape[1],), -1)
-    place[items] = torch.arange(len(items))
+    seen, items = seen.to(scorer.table.device), items.to(scorer.table.device)
+    place = torch.full((scorer.shape[1],), -1, device=items.device)
+    place[items] = torch.arange(len(items), device=items.device)
     values = place[seen.values]
     before = torch.cat([values.new_zeros(1), (values >= 0).cumsum(0)])
     found = top_k(

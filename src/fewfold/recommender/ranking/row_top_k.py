@@ -48,8 +48,9 @@ class Sorted:
     def __init__(self, like: Tensor, k: int, seen: Jagged, allowed: Tensor | None) -> None:
         self.scores = like.new_empty(len(like), 0)
         self.ids = torch.empty(len(like), 0, dtype=torch.int64, device=like.device)
-        self.k, self.seen, self.allowed = k, seen, allowed
-        self.row = seen.row
+        self.k, self.seen = k, seen.to(like.device)
+        self.allowed = None if allowed is None else allowed.to(like.device)
+        self.row = self.seen.row
 
     def add(self, block: Tensor, start: int) -> None:
         """Merge the scores of the items from `start` on."""
@@ -57,7 +58,7 @@ class Sorted:
         inside = (self.seen.values >= start) & (self.seen.values < stop)
         block[self.row[inside], self.seen.values[inside] - start] = -torch.inf
         if self.allowed is not None:
-            block = block.masked_fill(~self.allowed[start:stop].to(block.device), -torch.inf)
+            block = block.masked_fill(~self.allowed[start:stop], -torch.inf)
         best, where = _best(block, min(self.k, block.shape[1]))
         # Earlier candidates have lower ids and come first: a stable sort keeps ties in order.
         best, order = torch.cat([self.scores, best], 1).sort(dim=1, descending=True, stable=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._progress import line, phase, silence
+from fewfold._random import generator_on
 from fewfold._tensors import Found, Spec
 from fewfold.distributed.group import Group
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
@@ -54,6 +55,7 @@ class TrainingRun(ABC):
     ) -> None:  # fmt: skip
         self.model, self.optimizers, self.objective = model, optimizers, objective
         self.options, self.progress, self.generator = options, progress, generator
+        self.device_generator = generator_on(next(model.parameters()).device)
         self.quiet = self.stopping = self.saving = False
         self.interrupted: Callable[[], bool] = bool
         self.due: Callable[[], bool] = bool
@@ -165,6 +167,16 @@ class TrainingRun(ABC):
         self.step += 1
         self.steps = self.time.total_steps(self)
 
+    def step_generator(self) -> torch.Generator:
+        """Return the generator of a step, of the device of the model where torch has one.
+
+        Its seed is drawn from the generator of the training, which is on the CPU and is saved.
+        """
+        if self.device_generator is None:
+            return self.generator
+        seed = int(torch.randint(2**62, (), generator=self.generator))
+        return self.device_generator.manual_seed(seed)
+
     def sum_gradients(self, loss: Tensor) -> float:
         """Complete the gradients with those of other processes; return the loss of all."""
         return loss.item()
@@ -240,6 +252,7 @@ class TrainingRun(ABC):
         facts = {name: getattr(self, name) for name in names}
         if self.growth is not None:
             facts["growth"] = self.growth.state_dict()
+        tensors = {name: value.cpu() for name, value in tensors.items()}
         return Saved(
             tensors, facts | {"log": log, "best": self.best.facts(), "pace": self.time.facts()}
         )
@@ -275,8 +288,9 @@ class TrainingRun(ABC):
                 optimizer.load_state_dict(whole)
         if isinstance(self.objective, SampledSoftmax):
             proposal, proposal_state = self.objective.proposal, saved.part("proposal")
+            device = next(self.model.parameters()).device
             with saved.taking("proposal"):
-                proposal.load_state_dict(proposal_state)
+                proposal.load_state_dict({k: v.to(device) for k, v in proposal_state.items()})
             if progress.step and set(proposal.state_dict()) != set(proposal_state):
                 saved.fail("proposal", f"cannot be used: it has only {', '.join(proposal_state)}")
         with saved.taking("generator"):

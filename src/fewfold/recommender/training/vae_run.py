@@ -70,7 +70,8 @@ class VAERun(TrainingRun):
         weight = options.beta * min(1.0, self.step / rise) if rise else options.beta
         weights = weight * history.lengths / self.mean_length if options.beta_by_length else weight
         draws = {} if options.draws == 1 else {"draws": options.draws}  # a subclass may take none
-        loss = self.model.loss(history, objective, beta=weights, generator=self.generator, **draws)
+        draw = self.step_generator()
+        loss = self.model.loss(history, objective, beta=weights, generator=draw, **draws)
         return loss, len(rows)
 
     def sum_gradients(self, loss: Tensor) -> float:

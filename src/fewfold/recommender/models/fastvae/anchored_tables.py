@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewfold._native import dispatch
 from fewfold.embeddings.files.save_load import packed_anchors, unpacked_anchors
 from fewfold.embeddings.files.stored_anchors import Stored
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
@@ -17,7 +16,7 @@ from fewfold.embeddings.sparsify.schedules import Narrowing, Regrow
 from fewfold.embeddings.sparsify.top_entries import cut_rows
 from fewfold.embeddings.table.anchor_sums import mixed, mixed_bags
 from fewfold.embeddings.table.embedding import AnchorEmbedding
-from fewfold.embeddings.table.sparse_rows import draw_slots
+from fewfold.embeddings.table.sparse_rows import draw_slots, empty_table
 from fewfold.optim.row_optimizer import RowOptimizer
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.anchor_options import Anchors
@@ -221,7 +220,11 @@ class AnchoredTables(Tables):
         vectors = self._decoder_vectors()
         if isinstance(objective, SampledSoftmax):
             return objective(queries, vectors, history, generator)
-        return objective(queries, vectors(torch.arange(self.count)), history, generator)
+        return objective(queries, vectors(self._every()), history, generator)
+
+    def _every(self) -> Tensor:
+        """Return the ids of all rows of the table."""
+        return torch.arange(self.table.num_embeddings, device=self.table.anchors.device)
 
     def _decoder_vectors(self) -> OutputVectors:
         """Return the output vectors of a table with slots, for the loss of a step."""
@@ -242,9 +245,9 @@ class AnchoredTables(Tables):
         transform = table.transform.detach()
         if table.slots is None:
             return (transform if ids is None else transform[ids]) @ anchors
-        ids = torch.arange(table.num_embeddings) if ids is None else ids
+        ids = self._every() if ids is None else ids
         anchors = anchors.contiguous()
-        out = dispatch.table(len(ids), anchors.shape[1], dtype=anchors.dtype)
+        out = empty_table(len(ids), anchors.shape[1], anchors.dtype, anchors.device)
         blocks = zip(out.split(_BLOCK), ids.split(_BLOCK), strict=True)
         for rows, block in blocks:  # to bound the memory of intermediate results
             rows.copy_(mixed(anchors, transform, table.slots, block, sparse=False))

@@ -1,5 +1,6 @@
 """A trained FastVAE: queries, item vectors, tensors, ONNX."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,6 +29,8 @@ class FittedVAE(FittedVectors):
 
     If its tables are in several processes, all call the same methods in the same order.
     """
+
+    _on_device: FastVAE | None = None
 
     def __init__(self, recipe: Model, model: FastVAE) -> None:
         self._recipe, self.model = recipe, model.eval().requires_grad_(False)
@@ -64,6 +67,17 @@ class FittedVAE(FittedVectors):
             self.group, self.queries, self._own_vectors, history, k, exclude=exclude,
             allowed=allowed,
         )  # fmt: skip
+
+    def to(self, device: torch.device) -> None:
+        """Encode users and rank on a device; a copy of the network is there."""
+        super().to(device)
+        self._on_device = None if device.type == "cpu" else copy.deepcopy(self.model).to(device)
+
+    def queries_on_device(self, history: Jagged) -> Tensor:
+        """(rows, d) query vectors on the device that ranks."""
+        if self._on_device is None:
+            return super().queries_on_device(history)
+        return self._on_device.queries(history)
 
     def score_cost(self, known: Jagged) -> float:
         """Multiply-adds to score one item for one user: the width of the vectors."""

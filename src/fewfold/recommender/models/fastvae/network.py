@@ -1,7 +1,8 @@
 """FastVAE: a variational autoencoder of users' items whose steps cost the same at any catalogue."""
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Self, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
+from fewfold._random import randn
 from fewfold.recommender.interactions import Interactions, Jagged
 from fewfold.recommender.models.fastvae.objectives import Objective
 from fewfold.recommender.models.fastvae.perceptron import Perceptron
@@ -131,6 +133,19 @@ class FastVAE(nn.Module):
         """Number of items."""
         return self.tables.count
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters, to which histories are moved."""
+        return self.shift.device
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the shortcut as well."""
+        if self.shortcut is not None:
+            linear = self.shortcut
+            self.shortcut = replace(linear, table=fn(linear.table), scale=fn(linear.scale))
+        super()._apply(fn, recurse)
+        return self
+
     def finalize(self) -> None:
         """Bring the tables of a trained model into the form in which they are saved."""
         self.tables.finalize()
@@ -157,7 +172,7 @@ class FastVAE(nn.Module):
 
         With the bottleneck of a `Perceptron` they have its width.
         """
-        mean, log_var = self._encoded(self.bag(history)).split(self.code, 1)
+        mean, log_var = self._encoded(self.bag(history.to(self.device))).split(self.code, 1)
         return mean, log_var.clamp(*_LOG_VAR)
 
     def bag(self, history: Jagged) -> Tensor:
@@ -209,6 +224,7 @@ class FastVAE(nn.Module):
             raise ValueError("several processes need the same random numbers; give a generator")
         if group.world > 1 and (draws > 1 or self.encoder is not None):
             raise ValueError("several processes train with one draw and without a Perceptron")
+        history = history.to(self.device)
         dropped, own = drop_items(history, self.dropout, generator), group.share(rows)
         bag = self.tables.batch_bag(dropped, self._scale(dropped))
         posterior = self._encoded(
@@ -224,13 +240,14 @@ class FastVAE(nn.Module):
         if draws > 1:
             reconstruction = reconstruction / draws
         if isinstance(beta, Tensor) and beta.dim():
-            beta = beta[own]
+            beta = beta[own].to(divergence)
         total: Tensor = (reconstruction + (beta * divergence).sum()) / max(rows, 1)
         return total
 
     @torch.no_grad()
     def queries(self, history: Jagged) -> Tensor:
         """User vectors, whose inner products with `vectors` are the scores."""
+        history = history.to(self.device)
         queries = self.mean_queries(self.bag(history))
         return (
             queries
@@ -262,7 +279,8 @@ class FastVAE(nn.Module):
         if group.world > 1:
             own = self.own_vectors
             return sharded_top_k(group, self.queries, own, known, k, exclude=known).ids
-        return top_k(DotProduct(self.queries(known), self.vectors), k, exclude=known).ids
+        found = top_k(DotProduct(self.queries(known), self.vectors), k, exclude=known).ids
+        return found.to(known.values.device)
 
 
 def _tables(items: int | Tables, **sizes: int | None) -> Tables:
@@ -335,8 +353,8 @@ def _latent(
 def _noise(posterior: Tensor, generator: torch.Generator | None, part: BatchPart | None) -> Tensor:
     """Return normal numbers, (rows, latent), for these rows of a batch."""
     rows, width = posterior.shape
-    whole = posterior.new_empty(rows if part is None else part.rows, width // 2)
-    whole.normal_(generator=generator)
+    shape = rows if part is None else part.rows, width // 2
+    whole = randn(shape, posterior.device, dtype=posterior.dtype, generator=generator)
     return whole if part is None else whole[part.slice(rows)]
 
 

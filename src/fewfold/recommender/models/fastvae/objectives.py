@@ -101,7 +101,7 @@ class Entmax:
     def __call__(
         self, queries: Tensor, items: Tensor, history: Jagged, generator: torch.Generator | None
     ) -> Tensor:
-        given = torch.ones(len(history.values)) if self.weights is None else self.weights
+        given = queries.new_ones(len(history.values)) if self.weights is None else self.weights
         given = given.to(queries)
         size = queries.new_zeros(len(queries)).index_add(0, history.row, given)
         target = queries.new_zeros(len(queries), len(items))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fewfold._check import fraction, whole_number
+from fewfold._random import bernoulli
 from fewfold._tensors import Spec
 
 __all__ = ["Perceptron"]
@@ -49,7 +50,9 @@ class Perceptron:
         """Set a share of the units to zero and scale up the others."""
         if not self.dropout:
             return units
-        kept = torch.empty_like(units).bernoulli_(1 - self.dropout, generator=generator)
+        kept = bernoulli(
+            units.shape, 1 - self.dropout, units.device, dtype=units.dtype, generator=generator
+        )
         return units * kept / (1 - self.dropout)
 
     def layers(self, width: int, count: int, generator: torch.Generator) -> nn.Module:

@@ -254,8 +254,10 @@ class VAE(Model):
             epochs = max(1, round(options.effort * train_options.epochs))
             train_options = replace(train_options, epochs=epochs)
         passed = train(
-            model, learn, train_options, checkpoint=options.checkpoint, progress=progress
-        )
+            model.to(options.device), learn, train_options, checkpoint=options.checkpoint,
+            progress=progress,
+        )  # fmt: skip
+        model.cpu()
         if rank:
             with silence(not progress):
                 # The log is part of the key, so that it lives as long as what was found.

@@ -74,7 +74,9 @@ def learn_streamed(
     def prepare() -> TrainingRun:
         return StreamedRun(model, log, objective, train_options, progress)
 
+    model.to(options.device)
     epochs = run_training(prepare, options.checkpoint, progress=progress)
+    model.cpu()
     if rank:
         with silence(not progress):
             directions = Directions.of_blocks(

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from fewfold._check import jagged, whole_number
 from fewfold._native import dispatch
+from fewfold._random import rand
 from fewfold.distributed.group import Group
 from fewfold.distributed.row_shards import RowShards
 from fewfold.embeddings.sparsify.growth import AnchorGrowth
@@ -294,7 +295,7 @@ def drop_items(ids: Jagged, share: float, generator: torch.Generator | None) -> 
     if share == 0:
         return ids
     if not (dispatch.ready() and values.is_cpu):
-        return ids.select(torch.rand(len(values), generator=generator) >= share)
+        return ids.select(rand((len(values),), values.device, generator=generator) >= share)
     values, offsets = jagged(values, offsets)
     out, out_offsets = torch.empty(len(values) + 1, dtype=torch.int64), torch.empty_like(offsets)
     count = dispatch.kernel("thin")(

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
+from fewfold._random import random_words
 from fewfold.attention.sparse_attention import sparse_attention
 from fewfold.maps.entropies import Tsallis
 from fewfold.recommender.interactions import Jagged
@@ -91,6 +92,11 @@ class NextItemNetwork(nn.Module):
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
 
     @property
+    def device(self) -> torch.device:
+        """Device of the parameters, to which histories are moved."""
+        return self.table.device
+
+    @property
     def count(self) -> int:
         """Number of items."""
         return len(self.table)
@@ -135,8 +141,9 @@ class NextItemNetwork(nn.Module):
         order = windows.lengths.argsort(stable=True)
         order = order[windows.lengths[order] > 0]
         for rows in order.split(max(1, _PLACES // self.length)):
-            every = self(windows.padded(rows)[0])
-            found[rows] = every[torch.arange(len(rows)), windows.lengths[rows] - 1]
+            ids = windows.padded(rows)[0].to(self.device)
+            rows, last = rows.to(self.device), (windows.lengths[rows] - 1).to(self.device)
+            found[rows] = self(ids)[torch.arange(len(rows), device=self.device), last]
         return found
 
     @torch.no_grad()
@@ -217,7 +224,7 @@ def _drop(x: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
     if not dropped:
         return x
     # A byte for each entry, since drawing floats would take a tenth of the time of a step.
-    words = torch.empty(-(-x.numel() // 7), dtype=torch.int64, device=x.device)
-    random = words.random_(generator=generator).view(torch.uint8).view(-1, 8)[:, :7]
+    words = random_words(-(-x.numel() // 7), x.device, generator=generator)
+    random = words.view(torch.uint8).view(-1, 8)[:, :7]
     kept = (random.reshape(-1)[: x.numel()] >= dropped).view(x.shape)
     return x * kept.to(x.dtype).mul_(256 / (256 - dropped))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold import optim
+from fewfold._torch import transferred
 from fewfold.recommender.evaluation.metrics import NDCG, evaluate
 from fewfold.recommender.interactions import Jagged
 from fewfold.recommender.models.fastvae.objectives import FullSoftmax, Objective, SampledSoftmax
@@ -111,14 +112,15 @@ class NextItemRun(TrainingRun):
 
     def loss(self, rows: Tensor) -> tuple[Tensor, int]:
         """Return the mean loss of the next items in these windows, and their number."""
-        ids, there = self.windows.padded(rows)
+        ids, there = (transferred(each, self.model.device) for each in self.windows.padded(rows))
         known = there[:, 1:]
         targets = ids[:, 1:][known]
-        queries = self.model(ids[:, :-1], self.generator)[known]
+        generator = self.step_generator()
+        queries = self.model(ids[:, :-1], generator)[known]
         sampled = isinstance(self.objective, SampledSoftmax)
         items: Any = self.model.items if sampled else F.normalize(self.model.table, dim=1)
-        history = Jagged(targets, torch.arange(len(targets) + 1))
-        total = self.objective(queries, items, history, self.generator)
+        history = Jagged(targets, torch.arange(len(targets) + 1, device=targets.device))
+        total = self.objective(queries, items, history, generator)
         return total / len(targets), len(targets)
 
     def passed(self) -> tuple[int, int]:
@@ -153,7 +155,7 @@ class NextItemRun(TrainingRun):
         self.model.eval()
         history = self.held_out.history.rows(rows)
         scorer = DotProduct(self.model.queries(history), self.model.vectors)
-        top = top_k(scorer, 50, exclude=None if self.held_out.repeated else history).ids
+        top = top_k(scorer, 50, exclude=None if self.held_out.repeated else history).ids.cpu()
         self.model.train()
         targets = self.held_out.targets.rows(rows)
         return evaluate(top, targets, (NDCG(50),), resamples=1)[NDCG(50)].mean

@@ -147,7 +147,9 @@ class Transformer(Model):
         def prepare() -> NextItemRun:
             return NextItemRun(network, held, default_objective(items), settings, options.progress)
 
+        network.to(options.device)
         passed = run_training(prepare, options.checkpoint, progress=options.progress)
+        network.cpu()
         network.fit_start(torch.bincount(sequences.values, minlength=items))
         return FittedTransformer(self, network), passed
 
