@@ -36,8 +36,8 @@ def triangle(axes: Axes, title: str) -> None:
 
 def simplex() -> Figure:
     """Paths of three maps as scores grow, and the supports of all scores."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.3))
-    triangle(left, "scores that grow: t times (1, 0.6, 0)")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(6.6, 2.9))
+    triangle(left, "growing scores t · (1, 0.6, 0)")
     scores = torch.linspace(0, 12, 400).unsqueeze(1) * torch.tensor([1.0, 0.6, 0.0])
     for name, omega in MAPS.items():
         left.plot(*(omega.argmax(scores) @ CORNERS).T, color=COLOURS[name], label=name, lw=2)
@@ -51,7 +51,7 @@ def simplex() -> Figure:
     shades = torch.tensor([[0.80, 0.87, 0.94], [0.98, 0.86, 0.78], [0.90, 0.90, 0.90]])
     inside = shades[(probs > 0).sum(1) - 1].view(181, 181, 3)
     right.imshow(inside, origin="lower", extent=(-1.3, 2.3, -1.3, 2.3), interpolation="nearest")
-    triangle(right, "sparsemax of a plane of scores: the nearest point")
+    triangle(right, "sparsemax: the nearest point")
     right.set(xlim=(-0.7, 1.7), ylim=(-0.6, 1.4))
     for start in ((1.25, 0.75), (0.25, -0.4), (1.45, -0.15)):
         start = torch.tensor(start)
@@ -70,7 +70,7 @@ def threshold() -> Figure:
     scores = torch.tensor([1.9, 1.6, 1.35, 0.9, 0.5, 0.1, -0.3, -0.6])
     probs = ff.sparsemax(scores)
     tau = float(scores[0] - probs[0])
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(6.6, 2.4))
     place = range(len(scores))
     left.bar(place, scores, color="0.82")
     left.bar(
@@ -78,7 +78,7 @@ def threshold() -> Figure:
     )
     left.axhline(tau, color="black", lw=1)
     left.text(len(scores) - 0.5, tau + 0.05, "threshold τ", ha="right", fontsize=8)
-    left.set(title="sparsemax: what exceeds the threshold", xlabel="entry", ylabel="score")
+    left.set(title="what exceeds the threshold", xlabel="entry", ylabel="score")
     for name, omega in MAPS.items():
         right.plot(place, omega.argmax(scores), "o-", color=COLOURS[name], label=name, ms=4)
     right.set(title="probabilities", xlabel="entry", ylim=(-0.02, None))
@@ -90,7 +90,7 @@ def support() -> Figure:
     """Rows of probabilities, and the same rows as a list of weighted atoms."""
     generator = torch.Generator().manual_seed(3)
     scores = 1.3 * torch.randn(6, 40, generator=generator)
-    figure, panels = plt.subplots(2, 1, figsize=(8, 2.9))
+    figure, panels = plt.subplots(2, 1, figsize=(6.6, 2.7))
     for axes, (name, omega) in zip(
         panels, {"softmax": ff.Shannon(), "sparsemax": ff.Gini()}.items(), strict=True
     ):
@@ -142,7 +142,7 @@ def cells() -> Figure:
     place = [one.clamp(0, len(book) - 1) for one, book in zip(place, books, strict=True)]
     mass.index_put_((place[1], place[0]), share, accumulate=True)
 
-    figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True)
+    figure, panels = plt.subplots(1, 2, figsize=(6.6, 3.0), sharey=True)
     for axes in panels:
         for x in edges[0][1:-1]:
             axes.axvline(x, color="0.8", lw=0.8)
@@ -154,14 +154,14 @@ def cells() -> Figure:
         )
     x, y = torch.meshgrid(*books, indexing="xy")
     panels[0].plot(x.flatten(), y.flatten(), "+", color=BLUE, ms=7)
-    panels[0].set_title("600 items, 6 + 6 codewords, 36 cells, some empty")
+    panels[0].set_title("600 items, 6 + 6 codewords")
     mesh = panels[1].pcolormesh(
         *edges, torch.where(mass > 0, mass, torch.nan), cmap="Oranges", vmin=0
     )
     panels[1].annotate(
         "", query[0].tolist(), (0, 0), arrowprops={"arrowstyle": "->", "lw": 1.6}, zorder=4
     )
-    panels[1].set_title("probability of a cell for one query (arrow)")
+    panels[1].set_title("probability of a cell for a query")
     figure.colorbar(mesh, ax=panels[1], shrink=0.8)
     return figure
 
@@ -179,7 +179,7 @@ def anchors() -> Figure:
     error = (small.weight - table).norm() / table.norm()
     transform = torch.zeros(30, 5).scatter_add_(1, small.slots.long(), small.transform.detach())
     figure, panels = plt.subplots(
-        1, 3, figsize=(8, 3.1), width_ratios=(16, 5, 16), height_ratios=(1,)
+        1, 3, figsize=(6.6, 2.7), width_ratios=(16, 5, 16), height_ratios=(1,)
     )
     shown = (
         (table, f"a table: {table.numel()} numbers", "PuOr_r", -1.0),

@@ -32,7 +32,8 @@ print(f"{len(memory)} patterns of {memory.shape[1]} numbers")
 # %% [markdown]
 # ## Damage
 #
-# The lower half of four letters is lost, and there is noise on the rest.
+# The lower half of four letters is lost, and there is noise on the rest. Patterns are stored
+# without their mean, so what is lost looks like the mean of all letters below.
 
 # %%
 generator = torch.Generator().manual_seed(0)
