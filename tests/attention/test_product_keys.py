@@ -169,6 +169,36 @@ def test_supports_at_the_start_hardly_depend_on_the_number_of_slots() -> None:
     assert abs(sizes[1] / sizes[0] - 1) < 0.4
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_second_derivatives(sparse) -> None:
+    """Of the vectors and of the values, whose rows have gradients that depend on the vectors."""
+    memory = _memory(sharp=2.0)
+    memory.values.sparse = sparse
+    vectors, other = _vectors(3, requires_grad=True), _vectors(3).flip(0)
+    seconds = []
+    for output in (memory(vectors), _dense(memory, vectors)):
+        loss = (output * other).square().sum()
+        inputs = (vectors, memory.values.weight)
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        rows = first[1].to_dense() if first[1].is_sparse else first[1]
+        assert first[1].is_sparse == (sparse and not seconds)
+        total = (first[0] * other).sum() + rows.square().sum()
+        parameters = [vectors, memory.keys, memory.values.weight]
+        seconds.append([one.to_dense() for one in torch.autograd.grad(total, parameters)])
+    for found, want in zip(*seconds, strict=True):
+        torch.testing.assert_close(found, want)
+
+
+def test_a_graph_that_is_kept_can_be_used_again() -> None:
+    memory, vectors = _memory(), _vectors(3, requires_grad=True)
+    output = memory(vectors)
+    first, again = (
+        torch.autograd.grad(output, vectors, one, retain_graph=True, is_grads_batched=batched)[0]
+        for one, batched in ((_vectors(3), False), (_vectors(3).unsqueeze(0), True))
+    )
+    torch.testing.assert_close(again.squeeze(0), first)
+
+
 def test_seeds_states_and_dense_gradients() -> None:
     one, other = _memory(), _memory()
     vectors = _vectors(3)

@@ -85,6 +85,11 @@ CASES = [
     Case("sparse_attention, k-subset", lambda: Attend(ff.Subset(2))),
     Case("sparse_attention, SparseMAP", lambda: Attend(ff.SparseMAP(ff.structures.KSubset(2)))),
     Case("MultiheadAttention", lambda: ff.MultiheadAttention(4, 2)),
+    Case(
+        "MultiheadAttention, length scaling",
+        lambda: ff.MultiheadAttention(4, 2, length_scaling=ff.attention.LengthScaling(2)),
+    ),
+    Case("ProductKeyMemory", lambda: ff.ProductKeyMemory(4, 25, k=3, heads=2)),
     Case("FenchelYoung.step", lambda: Step(_energy(ff.Tsallis(1.5)), "step")),
     Case("FenchelYoung.value", lambda: Step(_energy(ff.Gini()), "value")),
     Case("hopfield_retrieve", lambda: Step(_energy(ff.Tsallis(1.5)), "retrieve")),

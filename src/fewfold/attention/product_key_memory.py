@@ -4,14 +4,13 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewfold._check import whole_number
 from fewfold._native import dispatch
 from fewfold._random import normal_
-from fewfold._torch import untransformed
 from fewfold.attention.product_keys import product_topk
+from fewfold.attention.slot_sums import slot_sums
 from fewfold.maps.entropies import Tsallis
 from fewfold.maps.omega import Omega
 from fewfold.structured.omega_module import OmegaModule
@@ -164,8 +163,9 @@ class ProductKeyMemory(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Return `(..., dim)` for vectors `(..., dim)`."""
         flat = self._flat(vectors)
-        weights, slots = self._candidates(flat, self.k)
-        found = self._read(weights.flatten(1), slots.flatten(1))
+        weights, slots = (one.flatten(1) for one in self._candidates(flat, self.k))
+        table = self.values.weight
+        found = slot_sums(weights.to(table.dtype), slots, table, sparse=self.values.sparse)
         return found.to(vectors.dtype).view(vectors.shape)
 
     def lookup(self, vectors: Tensor) -> MemorySlots:
@@ -212,16 +212,6 @@ class ProductKeyMemory(nn.Module):
         found = product_topk(*self._side_scores(flat), k)
         scores, slots = found.scores.transpose(0, 1), found.slots.transpose(0, 1)
         return self.omega.value.for_size(k).argmax(scores), slots
-
-    def _read(self, weights: Tensor, slots: Tensor) -> Tensor:
-        """Weighted sums of values `(m, dim)`, for `(m, n)` weights and slots."""
-        weights = weights.to(self.values.weight.dtype)
-        if not untransformed(weights):
-            return (weights.unsqueeze(-2) @ self.values.weight[slots]).squeeze(-2)
-        used = weights.detach() != 0
-        ends = F.pad(used.sum(1).cumsum(0), (1, 0))
-        found: Tensor = self.values(slots[used], ends, per_sample_weights=weights[used])
-        return found
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, slots={self.slots}, k={self.k}, {self.heads}"
