@@ -97,6 +97,11 @@ from .recommendations import Recommendations as Recommendations
 from .recommender import Recommender as Recommender
 from .selection.choice import Choice as Choice
 from .selection.choice import Tried as Tried
+from .selection.settings_search import SearchedSettings as SearchedSettings
+from .selection.settings_search import SettingsSearch as SettingsSearch
+from .selection.settings_search import SettingsTried as SettingsTried
+from .selection.settings_search import Suggest as Suggest
+from .selection.settings_search import Suggestions as Suggestions
 from .training.checkpoint import Checkpoint as Checkpoint
 from .training.checkpoint import Interrupted as Interrupted
 from .training.train import Epoch as Epoch
@@ -140,6 +145,11 @@ __all__ = [
     "Comparison",
     "Contender",
     "Evaluation",
+    "SettingsSearch",
+    "SearchedSettings",
+    "SettingsTried",
+    "Suggest",
+    "Suggestions",
     "read_log",
     "prepare",
     "PreparedLog",
