@@ -91,7 +91,8 @@ def ranked(queries: Tensor, vectors: Tensor) -> tuple[Any, ...]:
     exclude = log().jagged.rows(slice(0, len(queries)))
     scorer, few = fr.DotProduct(queries, vectors), torch.arange(ITEMS) < 4
     every = fr.top_k(scorer, 5, exclude=exclude, users_at_once=3, items_at_once=7)
-    return every, fr.top_k(scorer, 3, exclude=exclude, allowed=few)
+    catalogue = fr.DotProduct(queries.float(), fr.Catalogue(vectors.float()))
+    return every, fr.top_k(scorer, 3, exclude=exclude, allowed=few), fr.top_k(catalogue, 3)
 
 
 SAMPLED = fr.SampledSoftmax
@@ -114,5 +115,6 @@ CASES = [
     Case("recommender.NextItemNetwork", lambda: (fr.NextItemNetwork(ITEMS, width=8),), next_item,
          no_data=DATA, tolerance=1e-4),
     Case("recommender.top_k", lambda: (normal(10, 6).detach(), normal(ITEMS, 6, seed=1).detach()),
-         ranked, also=("recommender.DotProduct", "recommender.Ranking"), no_data=DATA),
+         ranked, also=("recommender.DotProduct", "recommender.Ranking", "recommender.Catalogue"),
+         no_data=DATA),
 ]  # fmt: skip

@@ -62,7 +62,7 @@ class TrainingRun(ABC):
         self.epoch_start = generator.get_state()
         self.steps_per_epoch = steps_per_epoch
         self.step, self.steps = 0, max(1, options.epochs * steps_per_epoch)
-        self.total = 0.0  # loss of this epoch, summed over its terms
+        self.total: float | Tensor = 0.0  # loss of this epoch, summed over its terms
         self.log: list[Epoch] = []
         self.best = BestWeights(options.patience)
         self.finished = False
@@ -177,21 +177,25 @@ class TrainingRun(ABC):
         seed = int(torch.randint(2**62, (), generator=self.generator))
         return self.device_generator.manual_seed(seed)
 
-    def sum_gradients(self, loss: Tensor) -> float:
-        """Complete the gradients with those of other processes; return the loss of all."""
-        return loss.item()
+    def sum_gradients(self, loss: Tensor) -> float | Tensor:
+        """Complete the gradients with those of other processes; return the loss of all.
+
+        On a GPU it is a tensor that is not read, so that the next batch is prepared meanwhile.
+        """
+        return loss.item() if loss.is_cpu else loss.detach()
 
     def end(self) -> None:
         """End an epoch: evaluate, report, and decide whether training is finished."""
-        seconds = max(self.time.epoch_seconds(), 1e-9)
         users, terms = self.passed()
+        mean = float(self.total) / terms  # waits for a GPU
+        seconds = max(self.time.epoch_seconds(), 1e-9)
         with silence(not self.progress):
             ndcg = self.validate()
         if self.growth is not None and self.step < _GROWING * self.steps:
             with silence(not self.progress), phase("judging the number of anchors"):
                 self.growth.epoch(self.held_out_loss())
         number = len(self.log) + 1
-        self.log.append(Epoch(number, self.total / terms, seconds, users / seconds, ndcg))
+        self.log.append(Epoch(number, mean, seconds, users / seconds, ndcg))
         if self.progress and not self.quiet:
             _report_epoch(self.log, self._epochs)
         self.finished = self.best.update(self.model, ndcg) or self.step >= self.steps
@@ -249,7 +253,7 @@ class TrainingRun(ABC):
             }
         log = [list(asdict(epoch).values()) for epoch in self.log]
         names = ("step", "steps", "total", "finished")
-        facts = {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in names} | {"total": float(self.total)}
         if self.growth is not None:
             facts["growth"] = self.growth.state_dict()
         tensors = {name: value.cpu() for name, value in tensors.items()}

@@ -74,10 +74,10 @@ class VAERun(TrainingRun):
         loss = self.model.loss(history, objective, beta=weights, generator=draw, **draws)
         return loss, len(rows)
 
-    def sum_gradients(self, loss: Tensor) -> float:
+    def sum_gradients(self, loss: Tensor) -> float | Tensor:
         """Complete the gradients with those of other processes; return the loss of all."""
         if self.group.world == 1:
-            return loss.item()
+            return super().sum_gradients(loss)
         groups, rows = self.optimizers["others"].param_groups, self.optimizers["tables"]
 
         def move_rows() -> None:
