@@ -92,6 +92,30 @@ class ProgramParser(MystParser):
         super().parse(programs.page(found, name, "../_generated/tutorials"), document)
 
 
+def split_reference(app: Sphinx) -> None:
+    """Write a page for each section of the reference, which are too long for one page."""
+    (HERE / "reference").mkdir(exist_ok=True)
+    for name, text in reference_sections():
+        file = HERE / "reference" / f"{name}.md"
+        if not file.exists() or file.read_text() != text:  # what has not changed is not read again
+            file.write_text(text)
+
+
+def reference_sections() -> list[tuple[str, str]]:
+    """Return the name and the text of the page of each module."""
+    sections = re.split("^## ", (HERE / "api.md").read_text(), flags=re.MULTILINE)[1:]
+    titles = [section.partition("\n")[0] for section in sections]
+    names = [title.rpartition(".")[2] for title in titles]
+    return [(name, f"# {section}") for name, section in zip(names, sections, strict=True)]
+
+
+def list_reference(app: Sphinx, page: str, source: list[str]) -> None:
+    """Replace the sections of the reference by links to their pages."""
+    if page == "api":
+        pages = "\n".join(f"reference/{name}" for name, _ in reference_sections())
+        source[0] = source[0].partition("\n## ")[0] + f"\n```{{toctree}}\n{pages}\n```\n"
+
+
 def without_type(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: Any) -> None:
     """Drop the docstring of the type of a value such as a dict."""
     if what == "data":
@@ -106,6 +130,11 @@ def without_aliases(
     return True if alias else None
 
 
+def trim_examples(app: Sphinx, page: str, source: list[str]) -> None:
+    """Drop the empty line that ends an example, which doctest needs and readers do not."""
+    source[0] = re.sub(r"\n\n```$", "\n```", source[0], flags=re.MULTILINE)
+
+
 def link_experiments(app: Sphinx, page: str, source: list[str]) -> None:
     """Turn links to files of experiments, which are not pages of the site, into downloads."""
     link = r"\[([^]]+)\]\((\.\./experiments/\w+/\w+\.(?:md|py))\)"
@@ -118,6 +147,9 @@ def setup(app: Sphinx) -> None:
     app.add_source_suffix(".py", "program")
     app.add_source_parser(ProgramParser)
     app.connect("builder-inited", run_gallery)
+    app.connect("builder-inited", split_reference)
+    app.connect("source-read", list_reference)
     app.connect("source-read", link_experiments)
+    app.connect("source-read", trim_examples)
     app.connect("autodoc-process-docstring", without_type)
     app.connect("autodoc-skip-member", without_aliases)
