@@ -30,6 +30,7 @@ SUITES = (
     "job",
     "pure",
     "compiled",
+    "gpu",
 )
 RESULTS = Path(__file__).parent / "results"
 QUICK = Path("build/benchmarks")

@@ -69,6 +69,16 @@ def test_maps_and_masks(omega: ff.Omega, causal: bool) -> None:
     compare(given, omega, mask=visible, is_causal=causal)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (32, 16)])
+def test_blocks_that_are_not_square(
+    rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "BM", rows)
+    monkeypatch.setattr(kernels, "BN", columns)
+    given = [vectors(1, 70, 4, seed=seed) for seed in (1, 2, 3)]
+    compare(given, ff.Tsallis(1.5), is_causal=True)
+
+
 def test_numbers_to_add_and_strides() -> None:
     given = [vectors(20, 2, 8, seed=seed).transpose(0, 1) for seed in (4, 5, 6)]
     added = vectors(20, 20, seed=7).masked_fill(torch.ones(20, 20).tril() == 0, -math.inf).T
