@@ -61,6 +61,18 @@ def score_tile(
 
 
 @triton.jit
+def _scores(
+    q, k_ptr, key, i_d, mask_ptr, row, L, S, d, mask_l, mask_s, scale, CAUSAL: tl.constexpr,
+    MASK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the masked scores of queries q and of keys in memory."""
+    k = load_across(k_ptr, key, S, d, i_d)
+    return score_tile(
+        q, k, mask_ptr, row, key[None, :], L, S, mask_l, mask_s, scale, CAUSAL, MASK, PRECISION
+    )
+
+
+@triton.jit
 def x_of(s, top, c):
     """Return `c (s - top)`; of rows with scores of +inf 0 for these, and of rows of -inf, -inf."""
     finite = tl.abs(top) < float("inf")
@@ -101,10 +113,10 @@ def _attend(
     bad = tl.zeros((BM, BN), tl.int32)
     for start in range(0, last, BN):
         key = start + lane
-        k = load_across(k_ptr, key, S, d, i_d)
-        s = score_tile(
-            q, k, mask_ptr, row, key[None, :], L, S, mask_l, mask_s, scale, CAUSAL, MASK, PRECISION
-        )
+        s = _scores(
+            q, k_ptr, key, i_d, mask_ptr, row, L, S, d, mask_l, mask_s, scale, CAUSAL, MASK,
+            PRECISION,
+        )  # fmt: skip
         bad = tl.maximum(bad, (s != s).to(tl.int32))
         lanes = tl.maximum(lanes, tl.where(s == s, s, -float("inf")))
     top = tl.max(lanes, 1, keep_dims=True)
@@ -131,9 +143,8 @@ def _attend(
                 visit = tl.load(active_ptr + start // BN).to(tl.int32)
             if visit > 0:
                 key = start + lane
-                k = load_across(k_ptr, key, S, d, i_d)
-                s = score_tile(
-                    q, k, mask_ptr, row, key[None, :], L, S, mask_l, mask_s, scale, CAUSAL, MASK,
+                s = _scores(
+                    q, k_ptr, key, i_d, mask_ptr, row, L, S, d, mask_l, mask_s, scale, CAUSAL, MASK,
                     PRECISION,
                 )  # fmt: skip
                 y = tl.maximum(x_of(tl.where(s == s, s, -float("inf")), top, c) - tau, 0.0)
@@ -148,17 +159,16 @@ def _attend(
         slope_sum = tl.where(nothing, 1.0, tl.sum(slopes, 1, keep_dims=True))
         miss = miss_of(total, e, KIND)
         more = tl.max(tl.max((miss > 1e-6).to(tl.int32), 1), 0)
-        if more > 0:
-            tau += tl.maximum(miss / slope_sum, 0.0)
         steps += 1
+        if (more > 0) & (steps < 40):  # the total must be that of the last threshold
+            tau += tl.maximum(miss / slope_sum, 0.0)
 
     out = tl.zeros((BM, DV), tl.float32)
     for start in range(0, last, BN):
         if tl.load(active_ptr + start // BN) > 0:
             key = start + lane
-            k = load_across(k_ptr, key, S, d, i_d)
-            s = score_tile(
-                q, k, mask_ptr, row, key[None, :], L, S, mask_l, mask_s, scale, CAUSAL, MASK,
+            s = _scores(
+                q, k_ptr, key, i_d, mask_ptr, row, L, S, d, mask_l, mask_s, scale, CAUSAL, MASK,
                 PRECISION,
             )  # fmt: skip
             y = tl.maximum(x_of(tl.where(s == s, s, -float("inf")), top, c) - tau, 0.0)

@@ -11,6 +11,8 @@ Operations: a comparison and a maximum per entry, and about 10 steps of 4 operat
 (per entry where n <= SHORT), or of an exponential and a logarithm where alpha is not 1.5 or 2.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -140,10 +142,16 @@ def kind_of(alpha: float | Tensor, dtype: torch.dtype) -> tuple[tl.constexpr, tl
 def per_row_alpha(alpha: float | Tensor, rows: Tensor) -> tuple[Tensor, int]:
     """Return alpha as float64 in memory, and the distance of the alphas of two rows."""
     if not isinstance(alpha, Tensor):
-        return torch.full((1,), alpha, dtype=torch.float64, device=rows.device), 0
+        return _constant(alpha, rows.device), 0
     if alpha.numel() == 1:
         return alpha.detach().double().reshape(1), 0
     return alpha.detach().expand(*rows.shape[:-1], 1).double().reshape(-1).contiguous(), 1
+
+
+@functools.lru_cache(maxsize=64)
+def _constant(alpha: float, device: torch.device) -> Tensor:
+    """Return a number in memory; kept, because a launch to write it would take microseconds."""
+    return torch.full((1,), alpha, dtype=torch.float64, device=device)
 
 
 def entmax_rows(
