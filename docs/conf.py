@@ -113,7 +113,9 @@ def list_reference(app: Sphinx, page: str, source: list[str]) -> None:
     """Replace the sections of the reference by links to their pages."""
     if page == "api":
         pages = "\n".join(f"reference/{name}" for name, _ in reference_sections())
-        source[0] = source[0].partition("\n## ")[0] + f"\n```{{toctree}}\n{pages}\n```\n"
+        source[0] = (
+            source[0].partition("\n## ")[0] + f"\n```{{toctree}}\n:maxdepth: 2\n\n{pages}\n```\n"
+        )
 
 
 def without_type(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: Any) -> None:
