@@ -228,10 +228,13 @@ def _resumable(out: Path) -> Iterator[None]:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Compare models on a log."""
+    from fewfold.recommender.artifact.folder_writing import check_path
+
     if arguments.dry_run:
         return data_show(arguments)
     start(arguments)
     if arguments.into is not None:
+        check_path(arguments.into)
         ff.Recommender.load(arguments.into)  # a folder that is no model fails before the work
     log = ff.read_log(source(arguments), **reading(arguments))
     print_note(arguments, str(log.summary))

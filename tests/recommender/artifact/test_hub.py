@@ -183,7 +183,7 @@ def test_commands(rec: ff.Recommender, hub: Hub, tmp_path: Path) -> None:
     assert [first["item"]] == rec.recommend_from_history(["tea"], k=1).items
     assert fewfold("recommend", "hf://me/none", "--history", "tea").code == 4
     for wrong in (("update", address, "--journal", "j", "--overwrite"),
-                  ("fit", "--out", "hf://me/new")):  # fmt: skip
+                  ("compare", "--into", address), ("fit", "--out", "hf://me/new")):  # fmt: skip
         done = fewfold(*wrong)
         assert done.code == 2
         assert "is an address; write the model to a folder" in done.message
