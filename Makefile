@@ -27,7 +27,7 @@ PARALLEL = $(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATUR
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing fewfold and its tools into $(VENV) (the first time takes a few minutes)"
-	@$(PY) -m pip install -qq -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.11" cmake ninja
+	@$(PY) -m pip install -qq -c constraints.txt "scikit-build-core>=0.11" "nanobind>=2.12" cmake ninja
 	@! command -v $(CXX) >/dev/null || export FEWFOLD_NATIVE=$${FEWFOLD_NATIVE:-1}; \
 	  PATH="$(abspath $(BIN)):$$PATH" $(PY) -m pip install -qq -c constraints.txt \
 	  --no-build-isolation -e ".[demo,test,docs,bench,lint]"

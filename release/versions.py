@@ -20,7 +20,16 @@ from release.wheels import build_sdist, build_wheel, builder_for, unpack
 __all__ = ["EXTRAS", "lowest", "main"]
 
 EXTRAS = ("recommender", "serve", "sklearn", "transformers", "onnx")
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "mpmath", "pandas", "httpx", "ir-measures")
+TOOLS = (
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+    "mpmath",
+    "pandas",
+    "httpx",
+    "ir-measures",
+    "schemathesis",
+)
 TESTS = ("@tests/quick.txt", "tests/recommender/prepared", "tests/serve/test_endpoints.py")
 
 
