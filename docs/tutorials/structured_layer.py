@@ -14,33 +14,13 @@ import fewfold as ff
 
 torch.manual_seed(1)
 english = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+    "one", "two", "three", "four", "five", "six",
+    "seven", "eight", "nine", "ten", "eleven", "twelve",
+]  # fmt: skip
 german = [
-    "eins",
-    "zwei",
-    "drei",
-    "vier",
-    "fünf",
-    "sechs",
-    "sieben",
-    "acht",
-    "neun",
-    "zehn",
-    "elf",
-    "zwölf",
-]
+    "eins", "zwei", "drei", "vier", "fünf", "sechs",
+    "sieben", "acht", "neun", "zehn", "elf", "zwölf",
+]  # fmt: skip
 words, length = len(english), 6
 
 
