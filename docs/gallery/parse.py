@@ -55,9 +55,11 @@ for place, dependents in enumerate((None, 2)):
             (head, 0.2), (word, 0.2), connectionstyle=f"arc3,rad={-bend}", arrowstyle="-|>",
             mutation_scale=9, alpha=0.15 + 0.85 * weight, lw=0.5 + 1.5 * weight, color="#0072B2",
         ))  # fmt: skip
-        if weight > 0.1:  # nearer to the word than to its head
-            axes.text(0.35 * head + 0.65 * word, 0.24 + 0.16 * abs(head - word), f"{weight:.2f}",
-                      ha="center", fontsize=7)  # fmt: skip
+        if weight > 0.1:
+            height = 0.22 + 0.155 * abs(head - word)  # of the middle of the arc
+            both = found[word, head] > 0.1  # each label is nearer to its word
+            middle = (head + word) / 2 + (0.2 if word > head else -0.2) * float(both)
+            axes.text(middle, height, f"{weight:.2f}", ha="center", fontsize=7)
     for i, word in enumerate(words):
         axes.text(i, 0, word, ha="center", va="center")
     axes.set(xlim=(-0.5, size - 0.5), ylim=(-0.2, 1.8), title=title)
