@@ -40,7 +40,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name, module in list(sys.modules.items()):
         parent, _, last = name.rpartition(".")
         package = sys.modules.get(parent)
-        if not name.startswith("fewfold.") or package is None:
+        if not name.startswith("fewfold.") or last not in getattr(package, "__all__", ()):
             continue
         own = getattr(module, last, None)
         if isinstance(getattr(package, last, None), ModuleType) and callable(own):
