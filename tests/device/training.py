@@ -65,11 +65,15 @@ class Slots(nn.Module):
 
 
 def with_shortcut(model: fr.FastVAE) -> tuple[Tensor, ...]:
+    """Of a shortcut that was moved with the network, or is assigned from the CPU."""
     history = log().jagged.to(model.device)
+    if model.latent > 7:
+        model.shortcut = fr.Shortcut.fit(log(), rank=4)
     return model.recommend(history, 5), model.queries(history), model.vectors
 
 
 def linear() -> tuple[fr.FastVAE]:
+    """A network with a shortcut."""
     model = fr.FastVAE(ITEMS, hidden=16, latent=7)
     model.shortcut = fr.Shortcut.fit(log(), rank=4)
     return (model,)
@@ -112,6 +116,8 @@ CASES = [
     Case("recommender.AnchoredTables, few per item", lambda: (Slots(),),
          lambda slots: trained()(slots.network), no_data=DATA, tolerance=1e-4),
     Case("recommender.Shortcut", linear, with_shortcut, no_data=DATA, tolerance=1e-3),
+    Case("recommender.Shortcut, assigned", lambda: (fr.FastVAE(ITEMS, hidden=16, latent=8),),
+         with_shortcut, no_data=DATA, tolerance=1e-3),
     Case("recommender.NextItemNetwork", lambda: (fr.NextItemNetwork(ITEMS, width=8),), next_item,
          no_data=DATA, tolerance=1e-4),
     Case("recommender.top_k", lambda: (normal(10, 6).detach(), normal(ITEMS, 6, seed=1).detach()),

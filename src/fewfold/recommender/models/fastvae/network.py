@@ -248,24 +248,26 @@ class FastVAE(nn.Module):
     def queries(self, history: Jagged) -> Tensor:
         """User vectors, whose inner products with `vectors` are the scores."""
         history = history.to(self.device)
-        queries = self.mean_queries(self.bag(history))
-        return (
-            queries
-            if self.shortcut is None
-            else torch.cat([queries, self.shortcut.queries(history)], 1)
-        )
+        queries, linear = self.mean_queries(self.bag(history)), self._linear()
+        return queries if linear is None else torch.cat([queries, linear.queries(history)], 1)
+
+    def _linear(self) -> Shortcut | None:
+        """Return the shortcut, moved to the parameters if it was assigned from elsewhere."""
+        if self.shortcut is not None and self.shortcut.table.device != self.device:
+            self.shortcut = self.shortcut.to(self.device)
+        return self.shortcut
 
     @property
     def vectors(self) -> Tensor:
         """Item vectors, (items, width of the queries)."""
-        vectors = self.outputs()
-        return vectors if self.shortcut is None else torch.cat([vectors, self.shortcut.vectors], 1)
+        vectors, linear = self.outputs(), self._linear()
+        return vectors if linear is None else torch.cat([vectors, linear.vectors], 1)
 
     @property
     def own_vectors(self) -> Tensor:
         """Item vectors of the items that this process has."""
-        own = ItemRows.of(self.tables.output_rows()).local
-        return own if self.shortcut is None else torch.cat([own, self.shortcut.own_vectors], 1)
+        own, linear = ItemRows.of(self.tables.output_rows()).local, self._linear()
+        return own if linear is None else torch.cat([own, linear.own_vectors], 1)
 
     @property
     def width(self) -> int:

@@ -1,7 +1,7 @@
 """A linear, low-rank item-item model: a regression like EASE for any number of items."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -75,6 +75,10 @@ class Shortcut:
         """
         found = Directions.find(train, rank, powers=powers, seed=seed)
         return found.shortcut(train.users * L2_PER_USER if l2 is None else l2, strength)
+
+    def to(self, device: torch.device) -> "Shortcut":
+        """Return the same on a device."""
+        return replace(self, table=self.table.to(device), scale=self.scale.to(device))
 
     def queries(self, history: Jagged) -> Tensor:
         """Return user vectors, (rows, rank), whose inner products with `vectors` are the scores."""
