@@ -23,8 +23,8 @@ from fewfold._triton import (
     attention_backward,
     candidate_streams,
     cell_draws,
-    entmax,
     entmax_backward,
+    entmax_rows,
     picked_rows,
     row_adam,
 )
@@ -97,7 +97,7 @@ def _rows(dtypes: tuple[torch.dtype, ...], alphas: tuple[Any, ...], sizes: tuple
         for alpha in alphas:
             for n in sizes:
                 rows = torch.zeros(4, n, dtype=dtype)
-                probs, *kept = entmax.entmax_rows(rows, alpha)
+                probs, *kept = entmax_rows.entmax_rows(rows, alpha)
                 learns = isinstance(alpha, Tensor)
                 entmax_backward.entmax_rows_backward(probs, rows, alpha, *kept, learns)
 
@@ -105,7 +105,7 @@ def _rows(dtypes: tuple[torch.dtype, ...], alphas: tuple[Any, ...], sizes: tuple
 def _ones() -> None:
     """Call with sizes of 1, for which the code differs."""
     one = torch.zeros(1, 1)
-    probs, *kept = entmax.entmax_rows(one, 1.5)
+    probs, *kept = entmax_rows.entmax_rows(one, 1.5)
     entmax_backward.entmax_rows_backward(probs, one, 1.5, *kept)
     head = one.view(1, 1, 1)
     given = AttentionInputs(head, head, head, head.view(1, 1, 1, 1), True, 1.0, 1.5)

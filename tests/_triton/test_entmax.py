@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fewfold as ff
 from fewfold._native import dispatch
-from fewfold._triton import entmax as kernels
+from fewfold._triton import entmax_rows as kernels
 
 pytestmark = pytest.mark.triton
 

@@ -65,7 +65,7 @@ _UP_TO_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 _TRITON: dict[str, _Operation] = {
     "candidate_streams": _Operation("candidate_streams"),
     "draw_cells": _Operation("cell_draws", (torch.float32,)),
-    "entmax_rows": _Operation("entmax"),
+    "entmax_rows": _Operation("entmax_rows"),
     "entmax_rows_backward": _Operation("entmax_backward"),
     "picked_dots": _Operation("picked_rows"),
     "picked_pulls": _Operation("picked_rows"),

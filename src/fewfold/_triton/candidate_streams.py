@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fewfold._triton.entmax import kind_of
+from fewfold._triton.entmax_rows import kind_of
 from fewfold._triton.streams import compact, take_block
 
 __all__ = ["CandidateStreams", "candidate_streams"]

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fewfold._triton import entmax
+from fewfold._triton import entmax_rows
 from fewfold._triton.curves import LINEAR, QUADRATIC
 
 __all__ = ["entmax_rows_backward", "slope_of"]
@@ -145,8 +145,8 @@ def entmax_rows_backward(
     n = probs.shape[-1]
     number = probs.numel() // n
     out = torch.empty_like(probs)
-    kind, wide = entmax.kind_of(alpha, torch.float64 if learns else probs.dtype)
-    each, step = entmax.per_row_alpha(alpha, probs)
+    kind, wide = entmax_rows.kind_of(alpha, torch.float64 if learns else probs.dtype)
+    each, step = entmax_rows.per_row_alpha(alpha, probs)
     to_alpha = torch.empty(number if learns else 1, dtype=torch.float64, device=probs.device)
     if columns is None or count is None:
         block = triton.next_power_of_2(n)
@@ -158,7 +158,7 @@ def entmax_rows_backward(
     else:
         _long_rows[(number,)](
             probs, grad, out, still, each, step, to_alpha, columns, count, n,
-            columns.shape[1], KIND=kind, LEARNS=learns, T=wide, BLOCK=entmax.BLOCK,
+            columns.shape[1], KIND=kind, LEARNS=learns, T=wide, BLOCK=entmax_rows.BLOCK,
             num_warps=4,
         )  # fmt: skip
     return out, to_alpha if learns else None
