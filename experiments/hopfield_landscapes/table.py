@@ -104,12 +104,13 @@ def states(rows: list[Row]) -> Figure:
 def table(rows: list[Row]) -> str:
     """Return a Markdown table: percentage of queries by support size."""
     sizes = [*map(str, range(LARGEST + 1)), f"more than {LARGEST}"]
-    lines = [["beta", "map", *sizes, "median"], ["---"] * (3 + len(sizes))]
+    lines = [["beta", "map", "queries", *sizes, "median"], ["---"] * (4 + len(sizes))]
     for beta in BETAS:
         for name in MAPS:
             for row in _rows(rows, name, beta):
                 shares = (f"{share:.1f}" if share else "" for share in row["per cent"])
-                lines.append([f"{beta:g}", name, *shares, str(row["median"])])
+                queries = f"{row['queries']:,}"
+                lines.append([f"{beta:g}", name, queries, *shares, str(row["median"])])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

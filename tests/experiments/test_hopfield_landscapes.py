@@ -68,7 +68,7 @@ def test_rows_are_added_once_and_told(record: Record, tmp_path: Path) -> None:
     row = record.rows(map="sparsemax")[0]
     assert sum(row["per cent"]) == pytest.approx(100, abs=0.1)
     assert row["per cent"][1] == 100
-    assert "| 1 | sparsemax |  | 100.0 |" in table.table(record.rows())
+    assert "| 1 | sparsemax | 12 |  | 100.0 |" in table.table(record.rows())
     path = tmp_path / "states.png"
     table.readme.keep(table.states(record.rows()), path)
     assert has_colour(path)
