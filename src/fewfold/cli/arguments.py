@@ -34,7 +34,6 @@ from fewfold.cli.options import (
 )
 from fewfold.cli.prepare_command import PREPARE
 from fewfold.cli.serve_command import SERVE
-from fewfold.cli.version import VersionAction
 from fewfold.recommender.models.registry import model_options, models
 
 __all__ = ["FILE", "parse", "parser"]
@@ -50,6 +49,20 @@ class _Layout(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30)
         self._action_max_length = 14
+
+
+class _Version(argparse.Action):
+    """`--version`: print version and build, which are collected only when they are asked for."""
+
+    def __init__(self, option_strings: list[str], dest: str, **rest: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **rest)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print and exit."""
+        from fewfold.cli.version import build_facts
+
+        print(build_facts())
+        parser.exit()
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -87,7 +100,7 @@ def parser(plugins: Iterable[str] = (), *, skip_failing: bool = False) -> argpar
         "flag wins.",
         formatter_class=_Layout,
     )
-    root.add_argument("--version", action=VersionAction, help="show version and build, and exit")
+    root.add_argument("--version", action=_Version, help="show version and build, and exit")
     found = root.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
     log = ("log", "?", "a file, folder, glob or - for standard input (default: the bundled data)")
     model = ("model", None, "folder that `fewfold fit` wrote, or hf://owner/name")

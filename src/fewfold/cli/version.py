@@ -1,6 +1,5 @@
 """Version of fewfold and facts of its build, without importing torch."""
 
-import argparse
 import ctypes
 import importlib
 import os
@@ -11,25 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import fewfold
 
-__all__ = ["VersionAction", "build_facts"]
+__all__ = ["build_facts"]
 
 _KERNELS = "fewfold._native.kernels"
-
-
-class VersionAction(argparse.Action):
-    """`--version`: print the facts and exit; they are collected only when they are asked for."""
-
-    def __init__(self, option_strings: list[str], dest: str, **rest: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **rest)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print and exit."""
-        print(build_facts())
-        parser.exit()
 
 
 def build_facts() -> str:

@@ -12,7 +12,12 @@ import torch
 from fewfold._check import known_names, whole_number
 from fewfold._progress import silence
 from fewfold._torch import usable_device
-from fewfold.recommender.artifact.folder import Folder, open_artifact, read_consistently
+from fewfold.recommender.artifact.folder import (
+    Folder,
+    is_hub_address,
+    open_artifact,
+    read_consistently,
+)
 from fewfold.recommender.artifact.hub import local_folder, push_folder
 from fewfold.recommender.attribute_tables import ItemsTable, UsersTable
 from fewfold.recommender.attributes import Attributes, read_attributes
@@ -499,9 +504,8 @@ class Recommender:
             folder: that `save` wrote, on any device, or an address.
             device: on which models with item vectors rank.
         """
-        return read_consistently(
-            local_folder(folder), lambda root: cls.opened(open_artifact(root), device)
-        )
+        root = local_folder(folder) if is_hub_address(folder) else folder
+        return read_consistently(root, lambda found: cls.opened(open_artifact(found), device))
 
     @classmethod
     def opened(cls, folder: Folder, device: torch.device | str = "cpu") -> "Recommender":

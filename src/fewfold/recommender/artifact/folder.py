@@ -51,6 +51,7 @@ __all__ = [
     "VERSION_WITH_TABLES",
     "Folder",
     "Part",
+    "is_hub_address",
     "open_artifact",
     "read_consistently",
     "sha256",
@@ -169,6 +170,11 @@ class Folder:
         with ThreadPoolExecutor(2) as pool:  # hashing releases the GIL
             checks = [check for part in self.parts.values() for check in part.verifiers()]
             list(pool.map(lambda check: check(), checks))
+
+
+def is_hub_address(folder: str | os.PathLike[str]) -> bool:
+    """Return whether this is an address of the Hugging Face Hub, as ``hf://owner/name``."""
+    return os.fspath(folder).startswith("hf:/")
 
 
 def open_artifact(root: Path) -> Folder:

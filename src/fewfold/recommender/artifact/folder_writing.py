@@ -22,9 +22,9 @@ from fewfold.recommender.artifact.folder import (
     MANIFEST,
     VERSION,
     VERSION_WITH_TABLES,
+    is_hub_address,
     sha256,
 )
-from fewfold.recommender.artifact.hub import HubAddress
 from fewfold.recommender.artifact.table_files import INDEX
 from fewfold.recommender.artifact.table_writing import (
     Table,
@@ -128,7 +128,7 @@ def _write_parts(partial: Path, parts: Parts, card: str, tables: WrittenTables) 
 
 def check_path(folder: str | os.PathLike[str]) -> None:
     """Raise if a model is to be written to an address instead of a folder."""
-    if HubAddress.parse(folder) is not None:
+    if is_hub_address(folder):
         raise ValueError(
             f"{folder} is an address; write the model to a folder, or upload it with push(address) "
             "(fewfold push MODEL ADDRESS)"

@@ -17,7 +17,13 @@ from typing import Any
 
 import fewfold
 from fewfold._optional import optional_import
-from fewfold.recommender.artifact.folder import CARD, MANIFEST, open_artifact, read_consistently
+from fewfold.recommender.artifact.folder import (
+    CARD,
+    MANIFEST,
+    is_hub_address,
+    open_artifact,
+    read_consistently,
+)
 from fewfold.recommender.artifact.hub_card import hub_card
 from fewfold.recommender.errors import ArtifactError
 
@@ -37,9 +43,9 @@ class HubAddress:
     @classmethod
     def parse(cls, text: str | os.PathLike[str]) -> "HubAddress | None":
         """Parse an address; return None if it is a path."""
-        given = os.fspath(text)
-        if not given.startswith("hf:/"):
+        if not is_hub_address(text):
             return None
+        given = os.fspath(text)
         found = _ADDRESS.fullmatch(given)
         if found is None:
             raise ArtifactError(

@@ -62,8 +62,8 @@ def open_source(source: Any, *, header: bool | None = None) -> Source:
         The source. An unreadable source raises a `DataError`, an unsupported type a `TypeError`.
     """
     if isinstance(source, (str, os.PathLike)):
-        table = database_table(os.fsdecode(source))
-        if table is not None:
+        text = os.fsdecode(source)
+        if ":/" in text and (table := database_table(text)) is not None:
             return Source((table,), table.format)
         return _from_files(_expand(source), Opening(header))
     several = isinstance(source, (list, tuple)) and len(source) > 0
