@@ -13,7 +13,7 @@ def disagreed() -> dict[str, str]:
     group, found = Group.current(), dict[str, str]()
     if group.world == 1:
         return found
-    for name in ("epochs", "seed", "width", "pairs", "ids", "times", "nothing"):
+    for name in ("epochs", "seed", "width", "budget", "pairs", "ids", "times", "nothing"):
         try:
             _fit(name if group.rank == group.world - 1 else "nothing")
             found[name] = "fitted"
@@ -38,7 +38,8 @@ def _fit(odd: str) -> None:
     rec = ff.Recommender(
         VAE(12 if odd == "width" else 8, 7), training=training, seed=int(odd == "seed")
     )
-    rec.fit({"user": users, "item": items, "time": times}, progress=False)
+    budget = 60.0 if odd == "budget" else None
+    rec.fit({"user": users, "item": items, "time": times}, time_budget=budget, progress=False)
 
 
 @job

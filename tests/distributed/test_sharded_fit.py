@@ -56,6 +56,7 @@ def test_another_log_or_option_of_a_process_is_refused(worlds: Worlds) -> None:
         "epochs": ("training", "Training(epochs=2", "the same options"),
         "seed": ("seed", "1", "the same options"),
         "width": ("model", '"hidden": 12', "the same options"),
+        "budget": ("set of options", "time_budget", "the same options"),
         "pairs": ("log", "pairs of 20 items", "the same file"),
         "ids": ("set of items", "20 ids", "the same file"),
         "times": ("log", "pairs of 20 items", "the same file"),

@@ -216,7 +216,13 @@ class FitJob:
 
     def _facts(self, model: Model) -> dict[str, str]:
         """Return what all processes must have been given alike, as text."""
+        given = {
+            "time_budget": self.time_budget, "checkpoint": self.checkpoint,
+            "items_table": self.catalogue, "users_table": self.people,
+        }  # fmt: skip
         return {
+            "set of options": ", ".join(n for n, value in given.items() if value is not None)
+            or f"none of {', '.join(given)}",
             "model": json.dumps(model_as_json(model), sort_keys=True),
             "training": str(self.training),
             "seed": str(self.seed),
