@@ -148,10 +148,12 @@ def test_what_the_server_refuses(
     assert "hf_" not in str(raised.value)
 
 
-def test_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network(rec: ff.Recommender, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ArtifactError, match="the Hub cannot be reached, and no copy is here"):
         ff.Recommender.load("hf://me/tea")
+    with pytest.raises(ArtifactError, match="the Hub cannot be reached; check the network"):
+        rec.push("hf://me/tea")
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from fewfold.recommender.errors import ArtifactError
 __all__ = ["HubAddress", "local_folder", "push_folder"]
 
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+_TRANSPORTS = ("httpx", "httpcore", "requests", "urllib3")  # of versions of huggingface_hub
 _FILES = ["*.safetensors", "config.json", "metrics.json", "tables.json", MANIFEST, CARD]
 
 
@@ -157,3 +158,7 @@ def _explained(address: HubAddress) -> Iterator[None]:
             f"{address}: the Hub refused ({status}); check that you are logged in and may do this: "
             "hf auth whoami"
         ) from None
+    except Exception as error:
+        if not type(error).__module__.startswith(_TRANSPORTS):
+            raise
+        raise ArtifactError(f"{address}: the Hub cannot be reached; check the network") from None
