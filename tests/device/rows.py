@@ -4,9 +4,9 @@ import types
 
 import fewfold
 
-from . import functions, structures, tables, training
+from . import functions, huggingface, structures, tables, training
 
-CASES = [*functions.CASES, *structures.CASES, *tables.CASES, *training.CASES]
+CASES = [*functions.CASES, *structures.CASES, *tables.CASES, *training.CASES, *huggingface.CASES]
 
 MODULES = (
     "maps", "losses", "structured", "structured.structures", "expectation", "attention",
@@ -15,9 +15,6 @@ MODULES = (
 
 EXCLUDED = {
     "show_config": "prints",
-    "attention.adapt_attention": "a model of transformers; tests/attention/test_adapted.py",
-    "attention.load_adapted": "reads a model of transformers",
-    "attention.register_attention": "a model of transformers; tests/attention/test_huggingface.py",
     "attention.Backend": "text, no tensors",
     "attention.attention_backend": "text, no tensors",
     "attention.picture_attention": "draws a picture",
