@@ -15,7 +15,23 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 __all__ = ["APART", "Apart"]
 
-backend_registration._setup_privateuseone_for_python_backend("apart")  # type: ignore[attr-defined]
+
+class _Module(backend_registration._DummyBackendModule):  # type: ignore[misc, name-defined]
+    """What torch asks of a device; this one has no random numbers of its own.
+
+    Once registered it is the accelerator of the whole process, whose state `fork_rng` keeps.
+    """
+
+    def get_rng_state(self, device: object = "apart") -> Tensor:
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: object = "apart") -> None:
+        pass
+
+
+backend_registration._setup_privateuseone_for_python_backend(  # type: ignore[attr-defined]
+    "apart", backend_module=_Module()
+)
 APART = torch.device("apart:0")
 
 _COPIES = ("aten::copy_", "aten::_to_copy")

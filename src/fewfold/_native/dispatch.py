@@ -177,7 +177,7 @@ def triton_kernel(operation: str, *tensors: Tensor) -> Callable[..., Any] | None
     of a dtype and a size that the kernel is made for. Inside `triton_on_cpu()` they are on the CPU.
     """
     first = tensors[0]
-    if not (first.is_cuda or _triton_on_cpu) or not triton_available():
+    if type(first) not in _PLAIN or not (first.is_cuda or _triton_on_cpu) or not triton_available():
         return None
     if _compiling() or _transforming() or _modes() or _tracing() is not None:
         return None

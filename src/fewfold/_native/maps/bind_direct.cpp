@@ -107,5 +107,5 @@ void accept_states(nb::tuple types, nb::tuple functions, nb::handle forward_ad, 
 
 void bind_direct(nb::module_ &m) {
   m.def("accept_states", &accept_states);
-  m.def("map_directly", &map_directly);
+  m.def("map_directly", &map_directly, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
 }
