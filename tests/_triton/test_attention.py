@@ -1,5 +1,6 @@
 """Sparse attention by Triton's kernels against plain torch, in the interpreter."""
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -113,6 +114,39 @@ def test_queries_without_keys_or_with_infinite_scores() -> None:
     assert out[0, 5].isnan().all()
     assert out[0, 3].eq(0).all()
     assert out.isnan().any(-1).sum() == 1
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_gradients_beside_numbers_that_are_not_finite(bad: float) -> None:
+    """A value without weight has no effect on gradients; those of a query of NaN are NaN."""
+    query, key, value = (vectors(1, 40, 4, seed=seed) for seed in (1, 2, 3))
+    visible = torch.arange(40) != 5
+    value[0, 5] = bad
+    query[0, 3, 0] = math.nan
+    given = [query, key, value, torch.tensor([[1.5]])]
+    with dispatch.triton_on_cpu():
+        ours = attend(given, ff.Tsallis, mask=visible)
+    with dispatch.disabled():
+        theirs = attend([one.double() for one in given], ff.Tsallis, mask=visible)
+    assert theirs[1][0, 4:].isfinite().all()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-5, equal_nan=True)
+
+
+def test_passes_end_where_a_step_is_too_small_for_the_threshold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One key far above many: in float32 their sum misses 1 by more than the bound."""
+    builder = importlib.import_module("triton.runtime.interpreter").interpreter_builder
+    product, calls = builder.create_dot, []
+    monkeypatch.setattr(builder, "create_dot", lambda *given: calls.append(0) or product(*given))
+    key = vectors(1, 512, 1, seed=0, scale=1e-6) - 0.99
+    key[0, 7] = 0.0
+    given = kernels.AttentionInputs(torch.ones(1, 1, 1), key, key, None, False, 1.0, 2.0)
+    _, stats = kernels.sparse_attention(given)
+    assert stats.active.all()
+    assert len(calls) <= 32 * (1 + 8 + 2)  # blocks; the maximum, eight steps, two for the output
 
 
 def test_blocks_without_weights_are_skipped() -> None:

@@ -151,17 +151,18 @@ def _attend(
                 weight, slope = curve(y, e, KIND)
                 sums += weight
                 slopes += slope
-                if steps == 0:
-                    hit = tl.max(tl.max((y > 0).to(tl.int32), 1), 0)
+                if steps == 0:  # a row with NaN has a gradient of NaN for every value
+                    hit = tl.max(tl.max(((y > 0) | any_nan).to(tl.int32), 1), 0)
                     tl.store(active_ptr + start // BN, hit.to(tl.int8))
         tl.debug_barrier()  # other threads read what one has stored
         total = tl.where(nothing, 1.0, tl.sum(sums, 1, keep_dims=True))
         slope_sum = tl.where(nothing, 1.0, tl.sum(slopes, 1, keep_dims=True))
         miss = miss_of(total, e, KIND)
-        more = tl.max(tl.max((miss > 1e-6).to(tl.int32), 1), 0)
+        better = tau + tl.maximum(miss / slope_sum, 0.0)
+        more = tl.max(tl.max(((miss > 1e-6) & (better > tau)).to(tl.int32), 1), 0)
         steps += 1
         if (more > 0) & (steps < 40):  # the total must be that of the last threshold
-            tau += tl.maximum(miss / slope_sum, 0.0)
+            tau = better
 
     out = tl.zeros((BM, DV), tl.float32)
     for start in range(0, last, BN):
@@ -184,7 +185,7 @@ def _attend(
         mask=(row < L) & (i_dv < dv)[None, :],
     )  # fmt: skip
     place = head * L + row
-    tl.store(top_ptr + place, top, mask=row < L)
+    tl.store(top_ptr + place, tl.where(any_nan, float("nan"), top), mask=row < L)
     tl.store(tau_ptr + place, tau, mask=row < L)
     tl.store(total_ptr + place, total, mask=row < L)
 

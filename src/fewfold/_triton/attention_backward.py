@@ -27,7 +27,7 @@ def _weights(s, top, tau, total, alpha, KIND: tl.constexpr):
     """Return the weights of a tile of scores, and their slopes."""
     x = x_of(tl.where(s == s, s, -float("inf")), top, alpha - 1)
     weight, _slope = curve(tl.maximum(x - tau, 0.0), 1 / (alpha - 1), KIND)
-    p = weight / total
+    p = tl.where(top == top, weight / total, float("nan"))
     return p, tl.where(top < float("inf"), slope_of(p, alpha, KIND), 0.0)
 
 
@@ -79,7 +79,7 @@ def _to_queries(
                     PRECISION,
                 )  # fmt: skip
                 p, s = _weights(scores, top, tau, total, alpha, KIND)
-                g = tl.dot(grad, v, input_precision=PRECISION)
+                g = tl.where(p > 0, tl.dot(grad, v, input_precision=PRECISION), 0.0)
                 if turn == 0:
                     size += tl.sum(s, 1, keep_dims=True)
                     pulled += tl.sum(s * g, 1, keep_dims=True)
@@ -151,7 +151,7 @@ def _to_keys(
                 )  # fmt: skip
                 p, s = _weights(scores, top, tau, total, alpha, KIND)
                 to_v += tl.dot(tl.trans(p.to(grad.dtype)), grad, input_precision=PRECISION)
-                g = tl.dot(grad, v, input_precision=PRECISION)
+                g = tl.where(p > 0, tl.dot(grad, v, input_precision=PRECISION), 0.0)
                 moved = s * (g - mean) * scale
                 to_k += tl.dot(tl.trans(moved.to(q.dtype)), q, input_precision=PRECISION)
     tl.store(

@@ -99,8 +99,10 @@ def _newton_tile(x, e, KIND: tl.constexpr, T: tl.constexpr):
         weight, slope = curve(tl.maximum(x - tau, 0.0), e, KIND)
         total = tl.sum(weight, 1, keep_dims=True)
         miss = miss_of(total, e, KIND)
-        tau += tl.maximum(miss / tl.sum(slope, 1, keep_dims=True), 0.0)
-        more = tl.max(tl.max((miss > enough).to(tl.int32), 1), 0)
+        # Near the threshold of many entries a step may be too small to change tau.
+        better = tau + tl.maximum(miss / tl.sum(slope, 1, keep_dims=True), 0.0)
+        more = tl.max(tl.max(((miss > enough) & (better > tau)).to(tl.int32), 1), 0)
+        tau = better
         steps += 1
     return tau
 

@@ -52,8 +52,9 @@ def _newton(
     while (more > 0) & (steps < limit):
         total, slope = _sums(source, count, top, c, e, tau, KIND, T, BLOCK)
         miss = miss_of(total, e, KIND)
-        tau += tl.maximum(miss / slope, 0.0)
-        more = (miss > enough).to(tl.int32)
+        better = tau + tl.maximum(miss / slope, 0.0)
+        more = ((miss > enough) & (better > tau)).to(tl.int32)
+        tau = better
         steps += 1
     return tau
 
