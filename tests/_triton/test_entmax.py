@@ -11,6 +11,7 @@ from torch import Tensor
 import fewfold as ff
 from fewfold._native import dispatch
 from fewfold._triton import entmax_rows as kernels
+from fewfold.maps import triton_threshold
 
 pytestmark = pytest.mark.triton
 
@@ -202,9 +203,36 @@ def test_derivatives_in_double_precision(size: int) -> None:
 
 
 def test_values_of_alpha_outside_of_the_range_are_left_to_torch() -> None:
-    scores = mixed(3, 10)
-    for alpha in (0.7, 1.0, torch.tensor(1.0), torch.tensor(3.0)):
+    scores = mixed(4, 10)
+    scores[3] = -1e-30 * torch.rand(10, generator=torch.Generator().manual_seed(1))
+    for alpha in (0.7, 1.0, 16.0, 1000.0, torch.tensor(1.0), torch.tensor(3.0)):
         torch.testing.assert_close(found(scores, alpha).double(), expected(scores, alpha))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("alpha", [1.001, 2.1, 10.0])
+@pytest.mark.parametrize("size", [40, 90])
+def test_scales_of_scores_at_the_ends_of_the_range_of_alpha(alpha: float, size: int) -> None:
+    """Nearly equal scores, one far above many, and numbers at the end of float32."""
+    scores = mixed(6, size, seed=2)
+    scores[0] *= 1e-3
+    scores[1] *= 50
+    scores[2] = -0.99
+    scores[2, 9] = 0.0
+    scores[3] = 1e30
+    scores[3, 0] = 3e38
+    scores[4] *= 1e-30
+    torch.testing.assert_close(
+        found(scores, alpha).double(), expected(scores, alpha), atol=1e-6, rtol=1e-5
+    )
+
+
+def test_the_longest_rows_are_left_to_torch() -> None:
+    """Columns are counted in 32 bits, and a block may end behind the row."""
+    with dispatch.triton_on_cpu():
+        for size, served in ((2**31 - 2**12, True), (2**31 - 2**12 + 1, False)):
+            rows = torch.empty(1, dtype=torch.float16).expand(1, size)
+            assert triton_threshold.covers(rows, 1.5) is served
 
 
 def test_offsets_have_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:

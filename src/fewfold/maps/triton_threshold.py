@@ -12,6 +12,8 @@ from fewfold.maps import native_threshold
 __all__ = ["covers", "entmax_map", "ready"]
 
 _LOWEST = 1.001  # below, the powers overflow
+_HIGHEST = 10.0  # above, 60 bisections of tau do not separate nearly equal scores
+_LONGEST = 2**31 - 2**12  # the columns of the last block are counted in 32 bits
 
 
 def ready(scores: Tensor) -> bool:
@@ -25,10 +27,10 @@ def covers(rows: Tensor, alpha: float | Tensor) -> bool:
     A tensor of alphas is read, which waits for the GPU; it must be within [1.1, 2], and [1.25, 2]
     if it learns, where derivatives in float32 are accurate.
     """
-    if rows.dim() == 0 or rows.numel() == 0 or rows.shape[-1] >= 2**31:
+    if rows.dim() == 0 or rows.numel() == 0 or rows.shape[-1] > _LONGEST:
         return False
     if not isinstance(alpha, Tensor):
-        return alpha >= _LOWEST
+        return _LOWEST <= alpha <= _HIGHEST
     if dispatch.triton_kernel("entmax_rows", rows, alpha) is None:
         return False
     return native_threshold.within(alpha, alpha.requires_grad)
