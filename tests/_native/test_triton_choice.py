@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -74,3 +76,62 @@ def test_the_interpreter_must_be_chosen_before_python_starts(
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"), dispatch.triton_on_cpu():
         pass
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A stand-in for a tensor on a GPU, and for what torch says of that GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 0))
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: None)
+    monkeypatch.setattr(dispatch, "_PLAIN", (SimpleNamespace,))
+    monkeypatch.setattr(dispatch, "_batched", lambda t: False)
+    monkeypatch.setitem(sys.modules, "fewfold._triton.entmax_rows", first := SimpleNamespace())
+    first.entmax_rows = lambda rows, alpha: None
+    dispatch.triton_fails.cache_clear()
+    yield SimpleNamespace(
+        is_cuda=True, device=torch.device("cuda", 0), dtype=torch.float32, layout=torch.strided,
+        numel=lambda: 9, is_neg=lambda: False, _is_zerotensor=lambda: False,
+    )  # fmt: skip
+    dispatch.triton_fails.cache_clear()
+
+
+def test_kernels_are_chosen_on_a_gpu(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch.triton_kernel("double", gpu) is double
+    dispatch.show_config()
+    assert "Triton kernels where there are some, plain torch otherwise; A GPU" in (
+        capsys.readouterr().out
+    )
+
+
+def test_old_gpus_are_left_to_torch(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
+    assert dispatch.triton_kernel("double", gpu) is None
+    dispatch.show_config()
+    assert "plain torch (Triton for compute capability 8.0 or later, got 7.5); A GPU" in (
+        capsys.readouterr().out
+    )
+
+
+def test_gpus_on_which_triton_fails_are_left_to_torch_with_a_warning(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(rows: Any, alpha: float) -> None:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC\nmore")
+
+    monkeypatch.setattr(sys.modules["fewfold._triton.entmax_rows"], "entmax_rows", fail)
+    with pytest.warns(UserWarning, match="plain torch: Failed to find C compiler"):
+        assert dispatch.triton_kernel("double", gpu) is None
+    assert dispatch.triton_kernel("double", gpu) is None  # and warns once
+    dispatch.show_config()
+    assert "plain torch (Triton fails: Failed to find C" in capsys.readouterr().out
+
+
+def test_amd_gpus_are_left_to_torch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert dispatch.triton_kernel("double", gpu) is None

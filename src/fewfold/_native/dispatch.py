@@ -17,6 +17,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -29,7 +30,7 @@ from torch.autograd import forward_ad
 __all__ = [
     *("available", "disabled", "enabled", "instruction_set", "kernel", "kernels", "map_directly"),
     *("ready", "show_config", "table", "threads"),
-    *("triton_available", "triton_kernel", "triton_on_cpu"),
+    *("triton_available", "triton_fails", "triton_kernel", "triton_on_cpu"),
 ]
 
 kernels: ModuleType | None
@@ -74,6 +75,8 @@ _TRITON: dict[str, _Operation] = {
     "sparse_attention_backward": _Operation("attention_backward", _UP_TO_SINGLE),
 }
 """Operations by the name of their function."""
+_OLDEST = (8, 0)
+"""Compute capability; older GPUs lack bfloat16, and shared memory for blocks of attention."""
 _triton = os.environ.get("FEWFOLD_TRITON", "1") != "0"
 _triton_on_cpu = False
 
@@ -170,11 +173,37 @@ def triton_available() -> bool:
     return _triton and importlib.util.find_spec("triton") is not None
 
 
+@functools.cache
+def triton_fails(gpu: int) -> str:
+    """Return why Triton's kernels cannot run on a GPU, and warn; empty if they can.
+
+    A first kernel is launched to find out: Triton needs a driver and a C compiler at run time.
+    """
+    if torch.version.hip is not None:
+        return "not for AMD GPUs"
+    found = torch.cuda.get_device_capability(gpu)
+    if found < _OLDEST:
+        return "for compute capability {}.{} or later, got {}.{}".format(*_OLDEST, *found)
+    try:
+        with torch.cuda.device(gpu):
+            _triton_function("entmax_rows", "entmax_rows")(torch.zeros(1, 2, device="cuda"), 1.5)
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).strip().partition("\n")[0]
+        warnings.warn(
+            f"Triton's kernels do not run on GPU {gpu}, which is served by plain torch: {reason}. "
+            "FEWFOLD_TRITON=0 in the environment switches them off.",
+            stacklevel=2,
+        )
+        return f"fails: {reason}"
+    return ""
+
+
 def triton_kernel(operation: str, *tensors: Tensor) -> Callable[..., Any] | None:
     """Return the Triton function of an operation if it may run on these tensors, or else None.
 
-    The tensors must be plain ones on one GPU, outside of transforms and traces, the first of them
-    of a dtype and a size that the kernel is made for. Inside `triton_on_cpu()` they are on the CPU.
+    The tensors must be plain ones on one GPU on which Triton runs, outside of transforms and
+    traces, the first of them of a dtype and a size that the kernel is made for. Inside
+    `triton_on_cpu()` they are on the CPU.
     """
     first = tensors[0]
     if type(first) not in _PLAIN or not (first.is_cuda or _triton_on_cpu) or not triton_available():
@@ -191,6 +220,8 @@ def triton_kernel(operation: str, *tensors: Tensor) -> Callable[..., Any] | None
             return None
         if t.is_neg() or t._is_zerotensor() or _batched(t):
             return None
+    if first.is_cuda and triton_fails(first.device.index):
+        return None
     found = _triton_function(entry.module, operation)
     if first.is_cuda and first.device.index != torch.cuda.current_device():
         return functools.partial(_on_device, first.device, found)
@@ -275,7 +306,12 @@ def show_config() -> None:
 
 def _gpu() -> str:
     """Return what computes on a GPU, and which one there is."""
-    found = torch.cuda.get_device_name() if torch.cuda.is_available() else "none found"
-    if triton_available():
+    there = torch.cuda.is_available()
+    found = torch.cuda.get_device_name() if there else "none found"
+    if not triton_available():
+        why = "not installed" if _triton else "switched off"
+    elif there and (fails := triton_fails(torch.cuda.current_device())):
+        why = fails
+    else:
         return f"Triton kernels where there are some, plain torch otherwise; {found}"
-    return f"plain torch (Triton {'not installed' if _triton else 'switched off'}); {found}"
+    return f"plain torch (Triton {why}); {found}"
