@@ -1,5 +1,6 @@
 """All rows of the table of devices, and the public names that are not in it."""
 
+import importlib
 import types
 
 import fewfold
@@ -8,10 +9,60 @@ from . import functions, huggingface, structures, tables, training
 
 CASES = [*functions.CASES, *structures.CASES, *tables.CASES, *training.CASES, *huggingface.CASES]
 
+RECOMMENDER = {"VAE", "Recommender", "compare", "read_log"}
 MODULES = (
     "maps", "losses", "structured", "structured.structures", "expectation", "attention",
     "hopfield", "continuous", "distributions", "sampling", "embeddings", "optim",
 )  # fmt: skip
+
+BESIDE = {
+    "a model, trained and queried in test_recommender.py": (
+        "recommender.ALS", "recommender.Auto", "recommender.Blend", "recommender.EASE",
+        "recommender.FittedALS", "recommender.ItemKNN", "recommender.MostPopular",
+        "recommender.SessionKNN", "recommender.SparseEASE", "recommender.Transformer",
+        "recommender.Warm", "recommender.BM25", "recommender.Cosine",
+    ),
+    "used by test_recommender.py": (
+        "Recommender", "VAE", "recommender.Checkpoint", "recommender.Diversity",
+        "recommender.Evaluation", "recommender.Interrupted", "recommender.Metric",
+        "recommender.NDCG", "recommender.Recall", "recommender.Recommendations",
+        "recommender.Training", "recommender.TrainOptions",
+    ),
+    "a result that is printed, without tensors": (
+        "recommender.Choice", "recommender.Comparison", "recommender.Contender",
+        "recommender.DenseComparison", "recommender.Epoch", "recommender.FitReport",
+        "recommender.Inspection", "recommender.LogPlan", "recommender.LogSummary",
+        "recommender.Report", "recommender.Score", "recommender.SearchedSettings",
+        "recommender.SettingsTried", "recommender.Tried", "recommender.UpdateReport",
+    ),
+    "numbers, text, errors or protocols, without tensors of their own": (
+        "recommender.ArtifactError", "recommender.DataError", "recommender.Fitted",
+        "recommender.Model", "recommender.Baseline", "recommender.Objective", "recommender.Option",
+        "recommender.PUBLIC", "recommender.PublicSet", "recommender.ReadOptions",
+        "recommender.Scorer", "recommender.SettingsSearch", "recommender.Suggest",
+        "recommender.Suggestions", "recommender.register", "recommender.setting",
+    ),
+    "reads, writes or splits logs, which stay on the CPU": (
+        "compare", "read_log", "recommender.Attributes", "recommender.Core", "recommender.Event",
+        "recommender.HitRate", "recommender.HoldOut", "recommender.Ids", "recommender.Interactions",
+        "recommender.ItemsTable", "recommender.Jagged", "recommender.Journal", "recommender.Log",
+        "recommender.MAP", "recommender.MRR", "recommender.Precision", "recommender.PreparedLog",
+        "recommender.Split", "recommender.StreamedLog", "recommender.UserProfiles",
+        "recommender.UsersTable", "recommender.bundled", "recommender.bundled_items",
+        "recommender.confidences", "recommender.decayed", "recommender.evaluate",
+        "recommender.export", "recommender.fetch", "recommender.held_out_users",
+        "recommender.inspect", "recommender.is_fetched", "recommender.last_out_split",
+        "recommender.plan_log", "recommender.prepare", "recommender.random_split",
+        "recommender.seal", "recommender.temporal_split",
+    ),
+    "faiss, on the CPU": ("recommender.Search",),
+    "estimators of arrays of NumPy": ("sklearn.AnchorEncoder", "sklearn.MatrixRecommender"),
+    "several processes train on CPUs": (
+        "distributed.Group", "distributed.RowShards", "distributed.Traffic",
+        "recommender.ShardedAnchoredTables", "recommender.ShardedTables",
+    ),
+}  # fmt: skip
+"""Public names of the recommender and of packages without rows, by why they have none."""
 
 EXCLUDED = {
     "show_config": "prints",
@@ -30,6 +81,18 @@ EXCLUDED = {
 """Public names of which no row says where they run, and why."""
 
 
+def beside() -> set[str]:
+    """The public names of the recommender and of packages without rows."""
+    found = {name for name in fewfold.__all__ if name in RECOMMENDER}
+    for module in ("recommender", "sklearn", "distributed"):
+        inside = importlib.import_module(f"fewfold.{module}")
+        found |= {
+            f"{module}.{name}" for name in inside.__all__
+            if getattr(fewfold, name, None) is not getattr(inside, name)
+        }  # fmt: skip
+    return found
+
+
 def public() -> set[str]:
     """All public names of functions and classes below `fewfold`, without the recommender."""
     top = {
@@ -37,8 +100,7 @@ def public() -> set[str]:
         for name in fewfold.__all__
         if not isinstance(getattr(fewfold, name), types.ModuleType) and name != "__version__"
     }
-    own = {"VAE", "Recommender", "compare", "read_log"}  # tests/device/test_recommender.py
-    found = set(top) - own
+    found = set(top) - RECOMMENDER
     for module in MODULES:
         inside = fewfold
         for part in module.split("."):

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from .rows import CASES, EXCLUDED, public
+import fewfold
+
+from .rows import BESIDE, CASES, EXCLUDED, MODULES, beside, public
 from .table import CHECKS, Case, daily, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "devices_table.md"
@@ -37,3 +39,22 @@ def test_every_public_name_is_in_the_table() -> None:
     named = set().union(*(case.names() for case in CASES))
     assert public() - named == set(EXCLUDED)
     assert all(name in public() or name.startswith("recommender.") for name in named)
+
+
+def test_every_package_is_looked_at() -> None:
+    """Sub-packages with public names, among those that the table and `BESIDE` cover."""
+    folder = Path(fewfold.__file__).parent
+    packages = {
+        one.parent.name for one in folder.glob("*/__init__.py") if one.parent.name[0] != "_"
+    }
+    of_programs = {"cli", "demo", "serve"}
+    assert packages - of_programs == {*MODULES, "recommender", "sklearn", "distributed"} - {
+        "structured.structures"
+    }
+
+
+def test_every_name_of_the_recommender_has_a_row_or_a_reason() -> None:
+    named = set().union(*(case.names() for case in CASES))
+    reasons = [name for names in BESIDE.values() for name in names]
+    assert len(reasons) == len(set(reasons))
+    assert beside() - named == set(reasons)

@@ -79,6 +79,12 @@ def linear() -> tuple[fr.FastVAE]:
     return (model,)
 
 
+def compressed(model: fr.FastVAE) -> tuple[Tensor, ...]:
+    """Anchors instead of the dense tables of a network."""
+    found = fr.AnchorVAE.from_dense(model, fr.Anchors(count=8, width=3), log())
+    return found.vectors, *found.parameters()
+
+
 def next_item(network: fr.NextItemNetwork) -> tuple[Any, ...]:
     sequences = log().in_order()
     options = fr.TrainOptions(1, 256, 8e-3)
@@ -115,6 +121,7 @@ CASES = [
          also=("recommender.Anchors",)),
     Case("recommender.AnchoredTables, few per item", lambda: (Slots(),),
          lambda slots: trained()(slots.network), no_data=DATA, tolerance=1e-4),
+    Case("recommender.AnchorVAE", vae(), compressed, no_data=DATA, tolerance=1e-4),
     Case("recommender.Shortcut", linear, with_shortcut, no_data=DATA, tolerance=1e-3),
     Case("recommender.Shortcut, assigned", lambda: (fr.FastVAE(ITEMS, hidden=16, latent=8),),
          with_shortcut, no_data=DATA, tolerance=1e-3),

@@ -1,5 +1,6 @@
 """FastVAE with tables of anchors: new, or compressed from a trained one with dense tables."""
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Unpack
 
@@ -56,7 +57,8 @@ class AnchorVAE(FastVAE):
         Anchors are ordered. An item has the first of them, `width` on average and more if it is
         popular, and its bias. Anchors and entries minimise the squared error of scores, and entries
         are whole numbers of few bits: see `compression`. Takes seconds, and three to four times the
-        memory of the dense tables.
+        memory of the dense tables. It is computed on the CPU; the result is on the device of the
+        model.
 
         Args:
             model: with dense tables.
@@ -90,10 +92,11 @@ class AnchorVAE(FastVAE):
             )
         hidden, latent, width = model.tables.hidden, model.latent, anchors.per_item(cut=True)
         count = min(anchors.most, hidden + latent, model.count)
+        own = model if model.device.type == "cpu" else deepcopy(model).cpu()
         found = compress(
-            model, interactions, count=count, width=min(width, count), bits=anchors.bits, seed=seed
+            own, interactions, count=count, width=min(width, count), bits=anchors.bits, seed=seed
         )  # fmt: skip
         tables = AnchoredTables.of(found, replace(anchors, width=width), hidden, latent)
-        compressed = model.with_tables(tables)
-        compressed.shortcut = model.shortcut
-        return compressed
+        compressed = own.with_tables(tables)
+        compressed.shortcut = own.shortcut
+        return compressed.to(model.device)
