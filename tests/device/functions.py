@@ -116,7 +116,7 @@ LOSSES = [
       )),
     Case("linear_entmax_loss, sparse gradient",
          lambda: (normal(5, 4), normal(7, 4, seed=1), whole(7, 5)),
-         lambda h, w, y: ff.linear_entmax_loss(h, w, y, sparse_grad=True), no_data=DATA),
+         lambda h, w, y: ff.linear_entmax_loss(h, w, y, sparse_grad=True)),
     Case("losses.epsilon_perplexity", lambda: (normal(4, 6).softmax(-1).detach(), whole(6, 4)),
          ff.losses.epsilon_perplexity),
     Case("losses.optimal_epsilon", lambda: (normal(4).sigmoid().detach(),),
@@ -154,7 +154,7 @@ ALSO = {
 }
 ATTENTION = [
     *(of_transforms(case, case.name.replace(".", ", "), also=ALSO.get(case.name, ()),
-                    no_data=SOLVED if "SparseMAP" in case.name else "")
+                    without={"cuda": SOLVED} if "SparseMAP" in case.name else {})
       for case in attention.CASES),
     Case("sparse_attention, causal and masked",
          lambda: (*memories(), torch.ones(5, 5, dtype=torch.bool).tril(2)),
@@ -182,8 +182,7 @@ ATTENTION = [
     Case("ProductKeyMemory", lambda: (
         ff.ProductKeyMemory(8, 25, k=6, heads=ff.attention.KeyHeads(2, normalize=True)),
         normal(3, 8).detach().float()), lambda layer, x: (layer(x), layer.lookup(x)),
-        also=("attention.KeyHeads", "attention.MemorySlots"), without={"cuda": DATA},
-        tolerance=1e-5),
+        also=("attention.KeyHeads", "attention.MemorySlots"), tolerance=1e-5),
     Case("attention.LengthScaling", lambda: (ff.attention.LengthScaling(2, beta=0.5).double(),
                                              *memories()[:2]),
          lambda layer, q, k: layer(q, k, is_causal=True)),
@@ -214,7 +213,7 @@ HOPFIELD = [
                         ("hopfield.LayerNormed", ff.hopfield.LayerNormed()),
                         ("hopfield.Sphere", ff.hopfield.Sphere()))),
     Case("hopfield_retrieve, until it converges", patterns, ff.hopfield_retrieve,
-         also=("hopfield.Retrieval",), no_data=DATA),
+         also=("hopfield.Retrieval",)),
     Case("Hopfield, tensors", lambda: (
         ff.Hopfield(4, beta=torch.tensor([1.0, 2.0]), heads=ff.hopfield.Heads(2, 3, 0.2),
                     steps=2).double(), normal(3, 5, 4)),
@@ -254,13 +253,13 @@ CONTINUOUS = [
          remembered, also=("continuous.Signal",)),
     Case("ContinuousMemory, sticky",
          lambda: (ff.ContinuousMemory(LINE, samples=16, sticky=fc.Sticky(8)), normal(2, 6, 4),
-                  normal(2, 3)), sticky, also=("continuous.Sticky",), no_data=DATA),
+                  normal(2, 3)), sticky, also=("continuous.Sticky",), without={"cuda": DATA}),
     Case("continuous_attention, mask", lambda: (
         normal(3, 6, 4), normal(3, 2).sigmoid().detach(), torch.full((3, 2), 0.05, dtype=D),
         torch.arange(6) < torch.tensor([[6], [4], [2]])),
         lambda x, mu, s, keep: ff.continuous_attention(
             x, mu, s, LINE, mask=keep, ridge=fc.Ridge(0.1, padded=True)),
-        also=("continuous.Ridge",), no_data=DATA),
+        also=("continuous.Ridge",)),
 ]  # fmt: skip
 
 CASES = [*MAPS, *LOSSES, *ATTENTION, *HOPFIELD, *CONTINUOUS]

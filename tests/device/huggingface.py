@@ -43,7 +43,7 @@ def loaded(network: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 
 
 CASES = [
-    Case("attention.register_attention", model, registered, no_data=DATA, tolerance=1e-5),
-    Case("attention.adapt_attention", model, adapted, no_data=DATA, tolerance=1e-5),
+    Case("attention.register_attention", model, registered, tolerance=1e-5),
+    Case("attention.adapt_attention", model, adapted, tolerance=1e-5),
     Case("attention.load_adapted", model, loaded, no_data=DATA, tolerance=1e-5),
 ]

@@ -5,9 +5,12 @@ import types
 
 import fewfold
 
-from . import functions, huggingface, structures, tables, training
+from . import functions, huggingface, methods, structures, tables, training
 
-CASES = [*functions.CASES, *structures.CASES, *tables.CASES, *training.CASES, *huggingface.CASES]
+CASES = [
+    *functions.CASES, *structures.CASES, *tables.CASES, *training.CASES, *huggingface.CASES,
+    *methods.CASES,
+]  # fmt: skip
 
 RECOMMENDER = {"VAE", "Recommender", "compare", "read_log"}
 MODULES = (

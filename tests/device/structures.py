@@ -14,7 +14,7 @@ from tests.distributions import transforms as distributions
 from tests.structured import cases as structured
 
 from .functions import D, normal, of_transforms
-from .table import DATA, SEEDED, SOLVED, Case
+from .table import BACKWARD, DATA, SEEDED, SOLVED, Case
 
 Scored = Callable[[Tensor], Any]
 
@@ -47,10 +47,13 @@ NAMED = {
     "assignment": "Assignment", "matching": "Matching",
 }  # fmt: skip
 SUBSET = fs.KSubset(2)
+# Marginals have the shape of the scores, which "meta" knows.
+MARGINALS: dict[str, Any] = {"no_data": "", "without": {"cuda": SOLVED}}
+GRADIENTS: dict[str, Any] = {"no_data": "", "without": {"cuda": BACKWARD}}
 
 
 def over_subsets(call: Scored, name: str, **options: Any) -> Case:
-    return Case(name, lambda: (normal(3, 5),), call, no_data=SOLVED, **options)
+    return Case(name, lambda: (normal(3, 5),), call, **{"no_data": SOLVED, **options})
 
 
 def graph(scores: Tensor, transitions: Tensor) -> tuple[Any, ...]:
@@ -71,24 +74,26 @@ STRUCTURES = [
         for case in structured.CASES if case.name in NAMED
     ),
     over_subsets(lambda x: ff.sparsemap(x, fs.Knapsack((1.0, 2.0, 1.0, 2.0, 1.0), 3.0)),
-                 "structures.Knapsack"),
-    over_subsets(lambda x: ff.sparsemap(x, SUBSET), "sparsemap"),
+                 "structures.Knapsack", **MARGINALS),
+    over_subsets(lambda x: ff.sparsemap(x, SUBSET), "sparsemap", **MARGINALS),
     over_subsets(lambda x: ff.sparsemap(
         x, SUBSET, mask=torch.arange(5, device=x.device) != 1, temperature=0.5),
-        "sparsemap, masked"),
+        "sparsemap, masked", **MARGINALS),
     over_subsets(lambda x: ff.sparsemap_support(x, SUBSET), "sparsemap_support"),
     over_subsets(lambda x: ff.structured.sparsemap_solution(x, SUBSET).support,
                  "structured.sparsemap_solution", also=("structured.Solution",)),
     over_subsets(lambda x: ff.structured.topk_support(x, SUBSET, 3), "structured.topk_support",
                  also=("structured.TopSupport",)),
-    over_subsets(lambda x: ff.structured.gibbs_marginals(x, SUBSET), "structured.gibbs_marginals"),
+    over_subsets(lambda x: ff.structured.gibbs_marginals(x, SUBSET), "structured.gibbs_marginals",
+                 **GRADIENTS),
     over_subsets(lambda x: SUBSET.k_best(x.detach(), 2), "structures.KBest"),
     over_subsets(lambda x: (ff.Map(ff.SparseMAP(SUBSET))(x),
-                            ff.SparseMAP(SUBSET).value(x.sigmoid())), "SparseMAP"),
-    over_subsets(lambda x: ff.Map(ff.Gibbs(SUBSET))(x), "Gibbs"),
+                            ff.SparseMAP(SUBSET).value(x.sigmoid())), "SparseMAP", **MARGINALS),
+    over_subsets(lambda x: ff.Map(ff.Gibbs(SUBSET))(x), "Gibbs", **GRADIENTS),
     Case("fenchel_young_loss, SparseMAP",
          lambda: (normal(3, 5), torch.tensor([[1.0, 1, 0, 0, 0]] * 3, dtype=D)),
-         lambda x, y: ff.fenchel_young_loss(x, y, ff.SparseMAP(SUBSET), cost=1.0), no_data=SOLVED),
+         lambda x, y: ff.fenchel_young_loss(x, y, ff.SparseMAP(SUBSET), cost=1.0),
+         **MARGINALS),
     Case("FactorGraph", lambda: (normal(2, 3, 2), normal(2, 2, seed=1)), graph,
          also=("structured.GraphSolution",), no_data=SOLVED, tolerance=1e-5),
 ]  # fmt: skip
@@ -134,7 +139,7 @@ EXPECTATION = [
     expected("SparseMarginal", ff.SparseMarginal, no_data=DATA),
     expected("SparseMarginal, structures", ff.SparseMarginal, over=SUBSET, no_data=SOLVED),
     expected("ScoreFunction", lambda: ff.ScoreFunction(3)),
-    expected("ScoreFunction, structures", lambda: ff.ScoreFunction(3), over=SUBSET, no_data=SOLVED),
+    expected("ScoreFunction, structures", lambda: ff.ScoreFunction(3), over=SUBSET),
     expected("SumAndSample", lambda: ff.SumAndSample(2), no_data=DATA),
     expected("Gumbel", lambda: ff.Gumbel(0.5, straight_through=True)),
     expected("expectation.StraightThrough", fe.StraightThrough),
@@ -145,7 +150,7 @@ EXPECTATION = [
     expected("expectation.REBAR", fe.REBAR),
     expected("expectation.RELAX", fe.RELAX, module=lambda: nn.Linear(8, 1)),
     expected("expectation.LeaveOneOut", lambda: ff.ScoreFunction(3, fe.LeaveOneOut())),
-    expected("expectation.SelfCritic", lambda: ff.ScoreFunction(3, fe.SelfCritic()), no_data=DATA),
+    expected("expectation.SelfCritic", lambda: ff.ScoreFunction(3, fe.SelfCritic())),
     expected("expectation.RunningMean", lambda own: ff.ScoreFunction(3, own),
              module=fe.RunningMean),
     expected("expectation.Learned", lambda own: ff.ScoreFunction(3, own), module=learned),
@@ -183,30 +188,32 @@ DISTRIBUTIONS = [
     *(of_transforms(case, name_of(case.name), no_data=DATA if case.name in LOOKS else "")
       for case in distributions.CASES),
     Case("GaussianSparsemax, generator", simplex,
-         lambda loc, s: ff.GaussianSparsemax(loc, s).rsample((4,), generator=generated()),
-         no_data=SEEDED),
+         lambda loc, s: ff.GaussianSparsemax(loc, s).rsample((4,), generator=generated())),
     Case("GaussianSparsemax, draws in chunks", lambda: (normal(3), torch.full((3,), 0.5, dtype=D)),
-         lambda loc, s: ff.GaussianSparsemax(loc, s).sample((40000,), generator=generated()),
-         no_data=SEEDED),
+         lambda loc, s: ff.GaussianSparsemax(loc, s).sample((40000,), generator=generated())),
     Case("MixedDirichlet, draws", lambda: (normal(2, 3), torch.full((3,), 0.5, dtype=D)),
          lambda x, c: ff.MixedDirichlet(x, c).sample((4,), generator=generated()), no_data=SEEDED),
     of_scores("distributions.GibbsFaces, draws",
-              lambda x: fd.GibbsFaces(x).sample((4,), generator=generated()), no_data=SEEDED),
+              lambda x: fd.GibbsFaces(x).sample((4,), generator=generated()),
+              without={"cuda": SEEDED}),
     of_scores("distributions.FacesBySize, draws",
-              lambda x: fd.FacesBySize(x).sample((4,), generator=generated()), no_data=SEEDED),
+              lambda x: fd.FacesBySize(x).sample((4,), generator=generated()),
+              without={"cuda": SEEDED}),
     of_scores("distributions.SparseCategorical, draws", lambda x: fd.SparseCategorical(
-        ff.Gini(), x).sample((4,), generator=generated()), no_data=SEEDED),
+        ff.Gini(), x).sample((4,), generator=generated()), without={"meta": SEEDED}),
     of_scores("distributions.ListedFaces", lambda x: (
         fd.ListedFaces(x.softmax(-1)).sample((4,)), fd.ListedFaces(x.softmax(-1)).entropy()), 2, 7,
         also=("distributions.FaceDistribution",)),
     of_scores("distributions.LogisticNormal, draws", lambda x: fd.LogisticNormal(
-        x, 0.5).rsample((4,), generator=generated()), no_data=SEEDED),
+        x, 0.5).rsample((4,), generator=generated())),
     of_scores("distributions.QGaussian, draws",
-              lambda x: quadratic(x).rsample((4,), generator=generated()), 2, 2, no_data=SEEDED),
+              lambda x: quadratic(x).rsample((4,), generator=generated()), 2, 2,
+              without={"meta": SEEDED}),
     of_scores("distributions.BinaryHardConcrete, draws", lambda x: fd.BinaryHardConcrete(
-        x, 0.5).rsample((4,), generator=generated()), no_data=SEEDED),
+        x, 0.5).rsample((4,), generator=generated())),
     of_scores("distributions.Concrete, draws",
-              lambda x: fd.Concrete(x, 0.5).rsample((4,), generator=generated()), no_data=SEEDED),
+              lambda x: fd.Concrete(x, 0.5).rsample((4,), generator=generated()),
+              without={"cuda": SEEDED}),
     Case("distributions.direct_sum_entropy", simplex,
          lambda loc, s: fd.direct_sum_entropy(ff.GaussianSparsemax(loc, s), samples=50,
                                               generator=generated()),

@@ -28,6 +28,7 @@ from .fake import CUDA, fake_gpu
 
 DATA = "its result or its checks depend on values"
 SOLVED = "structures are found on the CPU, from values"
+BACKWARD = "it takes gradients, and fake tensors of a GPU have no backward pass"
 SEEDED = "a generator on the CPU draws numbers, which are moved"
 
 Given = Callable[[], tuple[Any, ...]]
