@@ -1,5 +1,6 @@
 """Models on the Hugging Face Hub, against a server of our own."""
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterator
@@ -119,18 +120,42 @@ def test_what_is_not_a_model_is_neither_fetched_nor_replaced(rec: ff.Recommender
     files = repository.files("main")[1]
     repository.commit({**files, "weights.pkl": b"x", "code.py": b"x", "sub/config.json": b"{}"})
     folder = local_folder("hf://me/tea")
-    assert not {"weights.pkl", "code.py"} & {one.name for one in folder.iterdir()}
+    assert not {"weights.pkl", "code.py", "sub"} & {one.name for one in folder.iterdir()}
     ff.Recommender.load("hf://me/tea")
+    rec.push("hf://me/tea")
+    assert {"weights.pkl", "sub/config.json"} <= repository.files("main")[1].keys()
     repository.commit({**files, "model.safetensors": files["items.safetensors"]})
     with pytest.raises(ArtifactError, match=r"model.safetensors"):
         ff.Recommender.load("hf://me/tea")
-    repository.commit({"pytorch_model.bin": b"x", "README.md": b"# Mine"})
-    with pytest.raises(ArtifactError, match=r"not a model of fewfold: it has no manifest.json"):
+    repository.commit({"pytorch_model.bin": b"x", "big.safetensors": b"x", "README.md": b"# Mine"})
+    hub.requests.clear()
+    with pytest.raises(ArtifactError, match=r"^hf://me/tea is not a model .* no manifest.json"):
         ff.Recommender.load("hf://me/tea")
+    assert {path.rpartition("/")[2] for _, path, _ in hub.requests} == {"manifest.json"}
     before = dict(repository.commits)
-    with pytest.raises(FileExistsError, match=r"holds other files \(pytorch_model.bin\)"):
+    with pytest.raises(FileExistsError, match=r"holds other files \(big.safetensors, pytorch"):
         rec.push("hf://me/tea")
     assert repository.commits == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../evil.safetensors", "/evil.safetensors", "a/../../../evil.safetensors", "..\\evil"],
+)
+def test_names_that_lead_out_of_the_folder(
+    name: str, rec: ff.Recommender, hub: Hub, tmp_path: Path
+) -> None:
+    rec.push("hf://me/tea")
+    repository = hub.repositories["me/tea"]
+    files = repository.files("main")[1]
+    repository.commit({**files, name: b"evil"})
+    assert ff.Recommender.load("hf://me/tea").items.tolist() == rec.items.tolist()
+    listing = json.loads(files["manifest.json"])
+    listing["files"][name] = hashlib.sha256(b"evil").hexdigest()
+    repository.commit({**files, name: b"evil", "manifest.json": json.dumps(listing).encode()})
+    with pytest.raises(ArtifactError, match="is no part of a model"):
+        ff.Recommender.load("hf://me/tea")
+    assert not [one for one in tmp_path.rglob("*") if "evil" in one.name]
 
 
 def test_what_the_server_refuses(
@@ -149,7 +174,10 @@ def test_what_the_server_refuses(
 
 
 def test_no_network(rec: ff.Recommender, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    constants, nowhere = huggingface_hub.constants, "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
+    template = nowhere + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     with pytest.raises(ArtifactError, match="the Hub cannot be reached, and no copy is here"):
         ff.Recommender.load("hf://me/tea")
     with pytest.raises(ArtifactError, match="the Hub cannot be reached; check the network"):

@@ -52,6 +52,7 @@ __all__ = [
     "Folder",
     "Part",
     "is_hub_address",
+    "listed_files",
     "open_artifact",
     "read_consistently",
     "sha256",
@@ -177,6 +178,13 @@ def is_hub_address(folder: str | os.PathLike[str]) -> bool:
     return os.fspath(folder).startswith("hf:/")
 
 
+def listed_files(root: Path) -> list[str]:
+    """Return the files that the manifest in a folder lists; raise if one is no part of a model."""
+    manifest = _manifest(root)
+    _check_names(root, manifest)
+    return list(manifest.files)
+
+
 def open_artifact(root: Path) -> Folder:
     """Read the documents of an artifact and the headers of its tensors, checked by the manifest."""
     manifest = _manifest(root)
@@ -205,11 +213,8 @@ def open_artifact(root: Path) -> Folder:
 
 def _check_files(root: Path, manifest: _Manifest, sizes: Mapping[str, int]) -> None:
     """Raise unless the files of the manifest are there with their sizes, and no others of ours."""
+    _check_names(root, manifest)
     listed, split = manifest.files, manifest.version == VERSION_WITH_TABLES
-    for name in listed:
-        table = name == INDEX or is_table_file(name)
-        if name not in (*_JSON, *_TENSORS) and not (split and table):
-            raise Source(root / MANIFEST).damaged(f"files.{name}", "is no part of a model")
     tables = sorted(name for name in {*listed, *sizes} if is_table_file(name))
     optional = _OPTIONAL if split else (*_OPTIONAL, INDEX)
     for name in (*_JSON, *_TENSORS, INDEX, *tables):
@@ -222,6 +227,15 @@ def _check_files(root: Path, manifest: _Manifest, sizes: Mapping[str, int]) -> N
             raise Source(root / name).damaged(
                 "", f"has {sizes[name]} bytes, and was written with {expected}"
             )
+
+
+def _check_names(root: Path, manifest: _Manifest) -> None:
+    """Raise unless all files of the manifest have names of files of a model."""
+    split = manifest.version == VERSION_WITH_TABLES
+    for name in manifest.files:
+        table = name == INDEX or is_table_file(name)
+        if name not in (*_JSON, *_TENSORS) and not (split and table):
+            raise Source(root / MANIFEST).damaged(f"files.{name}", "is no part of a model")
 
 
 def _manifest(root: Path) -> _Manifest:

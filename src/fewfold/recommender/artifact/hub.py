@@ -1,7 +1,8 @@
 """Models on the Hugging Face Hub: ``hf://owner/name``, or ``hf://owner/name@revision``.
 
-A revision is a branch, a tag or a commit. Only the files of a model folder are transferred, and
-they are checked like those of any folder: nothing is unpickled, and no code of a repository runs.
+A revision is a branch, a tag or a commit. The manifest is transferred first, and then only the
+files that it lists, which have fixed names and are checked like those of any folder: nothing is
+unpickled, and no code of a repository runs.
 The token is that of huggingface_hub (`hf auth login`, or HF_TOKEN); it is never read here.
 """
 
@@ -12,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from fewfold.recommender.artifact.folder import (
     CARD,
     MANIFEST,
     is_hub_address,
+    listed_files,
     open_artifact,
     read_consistently,
 )
@@ -65,11 +68,12 @@ def local_folder(folder: str | os.PathLike[str]) -> Path:
     if address is None:
         return Path(folder)
     hub = _library()
+    by = {"library_name": "fewfold", "library_version": fewfold.__version__}
     with _explained(address):
-        copy = hub.snapshot_download(
-            address.name, revision=address.revision, allow_patterns=_FILES,
-            library_name="fewfold", library_version=fewfold.__version__,
-        )  # fmt: skip
+        manifest = hub.hf_hub_download(address.name, MANIFEST, revision=address.revision, **by)
+        commit = Path(manifest).parent
+        names = [MANIFEST, CARD, *listed_files(commit)]
+        copy = hub.snapshot_download(address.name, revision=commit.name, allow_patterns=names, **by)
     return Path(copy)
 
 
@@ -98,7 +102,7 @@ def push_folder(
     opened = read_consistently(folder, open_artifact)
     with tempfile.TemporaryDirectory(prefix="fewfold-") as place, _explained(target):
         for name in opened.sizes:
-            if name != CARD and any(Path(name).match(pattern) for pattern in _FILES):
+            if name != CARD and _is_ours(name):
                 (Path(place) / name).symlink_to((opened.root / name).absolute())
         card = opened.root / CARD
         text = card.read_text(encoding="utf-8") if card.is_file() else ""
@@ -108,12 +112,18 @@ def push_folder(
         api.create_repo(target.name, private=private, exist_ok=True)
         if target.revision is not None:
             api.create_branch(target.name, branch=target.revision, exist_ok=True)
-        _check_repository(api.list_repo_files(target.name, revision=target.revision), target)
+        there = api.list_repo_files(target.name, revision=target.revision)
+        _check_repository(there, target)
         done = api.upload_folder(
             repo_id=target.name, folder_path=place, revision=target.revision,
-            commit_message=message, delete_patterns=_FILES,
+            commit_message=message, delete_patterns=[name for name in there if _is_ours(name)],
         )  # fmt: skip
     return str(HubAddress(target.name, done.oid))
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a file of a folder may be part of a model, by its name."""
+    return any(fnmatchcase(name, pattern) for pattern in _FILES) and "/" not in name
 
 
 def _check_repository(files: list[str], address: HubAddress) -> None:
@@ -152,6 +162,8 @@ def _explained(address: HubAddress) -> Iterator[None]:
         raise ArtifactError(
             f"{address}: the Hub cannot be reached, and no copy is here; check the network"
         ) from None
+    except errors.EntryNotFoundError:
+        raise ArtifactError(f"{address} is not a model of fewfold: it has no {MANIFEST}") from None
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no answer")
         raise ArtifactError(
