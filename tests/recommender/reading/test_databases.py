@@ -90,6 +90,8 @@ WRONG = {
     "?query=SELECT 1 AS user, nothing AS item": "cannot be read",
     "?query=ATTACH 'other.db' AS other": "cannot be read",
     "?query=SELECT user FROM orders": "user",
+    "?query=SELECT 1); COPY orders TO 'COPY'; SELECT * FROM (SELECT 1, 2": "cannot be read",
+    "?query=SELECT 1); COPY orders TO 'COPY'; --": "cannot be read",
 }
 
 
@@ -98,7 +100,7 @@ def test_wrong_addresses_change_nothing(wrong: str, base: str) -> None:
     file = Path(base.split(":///")[1])
     before = file.read_bytes()
     with pytest.raises(DataError, match=WRONG[wrong]):
-        read_log(base + wrong)
+        read_log(base + wrong.replace("'COPY'", f"'{file.parent}/copy.csv'"))
     assert file.read_bytes() == before
     assert sorted(one.name for one in file.parent.iterdir()) == [file.name]
 

@@ -413,12 +413,27 @@ def test_foreign_kinds_are_named_with_the_way_out(name: str, tmp_path: Path) -> 
         ("https://example.org/log.csv", r"curl -L -O https://example.org/log.csv.*data fetch"),
         (Path("http://example.org/log.csv"), r"curl -L -O http://example.org/log.csv, or curl"),
         ("hdfs://node/log", "hdfs dfs -get"),
-        ("postgresql://me@host/base", "write the log to a file here first"),
+        ("ldap://host/base", "write the log to a file here first"),
+        ("postgresql://me@host/base", r"polars.read_database_uri or through DuckDB"),
+        ("mysql+pymysql://me@host/base?table=a", r"polars.read_database_uri or through DuckDB"),
     ],
 )
 def test_addresses(source: Any, way_out: str) -> None:
     with pytest.raises(DataError, match=f"this is an address, and logs are read from.*{way_out}"):
         read_log(source)
+
+
+@pytest.mark.parametrize("secret", ["geheim", "ge:heim", "geh@eim", "4711"])
+def test_passwords_in_addresses_are_not_shown(secret: str) -> None:
+    for source in (
+        f"postgresql://me:{secret}@host:5432/base",
+        Path(f"https://me:{secret}@host/a.csv"),
+    ):
+        with pytest.raises(DataError, match=r"^(postgresql|https)://me:\*\*\*@host") as raised:
+            read_log(source)
+        assert secret not in str(raised.value)
+    with pytest.raises(DataError, match=r"https://host:8080/a@b\.csv"):
+        read_log("https://host:8080/a@b.csv")
 
 
 def test_addresses_of_files(tmp_path: Path) -> None:

@@ -21,7 +21,11 @@ def open_duckdb(address: DatabaseAddress) -> ArrowStream:
         base = duckdb.connect(str(address.path), read_only=True)
         tables = sorted(name for (name,) in base.execute(_TABLES).fetchall())
         source, notes = address.source(tables)
-        relation = base.sql(f"SELECT * FROM {source}")
+        text = f"SELECT * FROM {source}"
+        # `sql` would run all statements, and what writes files works in a database opened to read.
+        if len(base.extract_statements(text)) != 1:
+            raise DataError(f"{address.text}: cannot be read (it is not one query)")
+        relation = base.sql(text)
     except duckdb.Error as error:
         said = str(error).strip().splitlines()[0][:200]
         raise DataError(f"{address.text}: cannot be read ({said})") from error

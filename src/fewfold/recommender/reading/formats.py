@@ -175,6 +175,8 @@ _PICKLE = "write its table to Parquet, if you trust it, since loading a pickle r
 _WEB = re.compile(rb"(<!doctype html|<html|<\?xml|<[a-z]+[ >])", re.IGNORECASE)
 # At least two letters, since C:/ is a drive.
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?P<rest>[^/].*)", re.DOTALL)
+_PASSWORD = re.compile(r"(?<=://)([^/:@?#]*):[^/?#]*@")
+_SERVERS = ("postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle", "redshift")
 _DOWNLOADS: dict[str, Callable[[str], str]] = {
     "http": lambda url: f"curl -L -O {url}",
     "https": lambda url: f"curl -L -O {url}",
@@ -185,7 +187,7 @@ _DOWNLOADS: dict[str, Callable[[str], str]] = {
     "gs": lambda url: f"gcloud storage cp {url} .",
     "gcs": lambda url: f"gcloud storage cp {url.replace('gcs:', 'gs:', 1)} .",
     "hdfs": lambda url: f"hdfs dfs -get {url}",
-    "hf": lambda url: "huggingface-cli download NAME --repo-type dataset",
+    "hf": lambda url: "hf download NAME --repo-type dataset",
 }
 
 
@@ -245,11 +247,14 @@ def address(source: str) -> str | None:
     if found is None or Path(source).exists():
         return None
     scheme = found["scheme"].lower()
-    url = f"{found['scheme']}://{found['rest']}"  # pathlib collapses the double slash
+    # pathlib collapses the double slash; a password is not for messages and logs
+    url = _PASSWORD.sub(r"\1:***@", f"{found['scheme']}://{found['rest']}")
     get = _DOWNLOADS.get(scheme)
     if scheme.startswith(("abfs", "wasb", "az", "adl")):
         get = _azure
     way = f"download it first: {get(url)}" if get else "write the log to a file here first"
+    if scheme.partition("+")[0] in _SERVERS:
+        way = "read its table with polars.read_database_uri or through DuckDB, and pass that"
     if scheme in ("http", "https"):
         way += (
             f", or curl -L {url} | fewfold fit - (fewfold data list names public data sets that "

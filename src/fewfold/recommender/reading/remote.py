@@ -142,7 +142,7 @@ def _explained(url: str) -> Iterator[None]:
     except Exception as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise DataError(
-            f"{url}: cannot be read ({said}); check the address and your credentials"
+            f"{url}: cannot be read ({said}); check the address, the network and your credentials"
         ) from error
 
 
