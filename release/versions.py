@@ -19,7 +19,7 @@ from release.wheels import build_sdist, build_wheel, builder_for, unpack
 
 __all__ = ["EXTRAS", "lowest", "main"]
 
-EXTRAS = ("recommender", "serve", "sklearn", "transformers", "onnx")
+EXTRAS = ("recommender", "serve", "sklearn", "duckdb", "hub", "s3", "transformers", "onnx")
 TOOLS = (
     "pytest",
     "pytest-xdist",
@@ -30,7 +30,14 @@ TOOLS = (
     "ir-measures",
     "schemathesis",
 )
-TESTS = ("@tests/quick.txt", "tests/recommender/prepared", "tests/serve/test_endpoints.py")
+TESTS = (
+    "@tests/quick.txt",
+    "tests/recommender/prepared",
+    "tests/recommender/reading",
+    "tests/recommender/artifact",
+    "tests/sklearn",
+    "tests/serve/test_endpoints.py",
+)
 
 
 def requirements() -> list[str]:

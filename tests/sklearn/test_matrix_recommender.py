@@ -88,6 +88,15 @@ def test_settings_of_the_model_are_parameters() -> None:
         recommender.set_params(kk=3)
 
 
+def test_wrong_parameters_are_named() -> None:
+    fitted = MatrixRecommender(EASE()).fit(X)
+    with pytest.raises(ValueError, match="hidden must be above 0 and below 1, got 2"):
+        fitted.set_params(hidden=2).score(X)
+    for wrong in ("ease", EASE):
+        with pytest.raises(TypeError, match=r"model must be a model such as EASE\(\), got "):
+            MatrixRecommender(wrong).fit(X)
+
+
 def test_negative_values_are_refused() -> None:
     with pytest.raises(ValueError, match="Negative values"):
         MatrixRecommender(EASE()).fit(-X)

@@ -108,6 +108,8 @@ class Recommender:
     ) -> None:
         if model is None:
             model = Auto() if anchors is None else VAE()
+        if not isinstance(model, Model):
+            raise TypeError(f"model must be a model such as EASE(), got {model!r}")
         self.model: Model = model if anchors is None else model.with_anchors(anchors)
         self.training = training or Training()
         self.seed = whole_number(seed, "seed", least=0)

@@ -96,6 +96,8 @@ class MatrixRecommender(BaseEstimator):
         are not counted. `y` is ignored.
         """
         check_is_fitted(self)
+        if not 0 < self.hidden < 1:
+            raise ValueError(f"hidden must be above 0 and below 1, got {self.hidden}")
         split = random_split(self._interactions(X), test=self.hidden, seed=self._seed())
         metric = self.metric if self.metric is not None else NDCG(self.k)
         top = self.recommender_.fitted.rank(

@@ -49,6 +49,10 @@ def test_what_is_suggested() -> None:
             suggest.suggest_float("x", *wrong[:2], log=wrong[2])
     with pytest.raises(ValueError, match="x: low must be at most high"):
         suggest.suggest_int("x", 2, 1)
+    with pytest.raises(ValueError, match=r"x: .* at least 1 if log; got 0 and 5"):
+        suggest.suggest_int("x", 0, 5, log=True)
+    with pytest.raises(ValueError, match="x: choices must have at least one value"):
+        suggest.suggest_categorical("x", [])
 
 
 def test_a_search_finds_the_best_of_what_it_tried() -> None:

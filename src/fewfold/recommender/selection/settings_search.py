@@ -69,18 +69,22 @@ class Suggestions:
 
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
         """Draw a whole number from `low` to `high`, both included."""
+        if not low <= high or (log and low < 1):
+            raise ValueError(
+                f"{name}: low must be at most high, and at least 1 if log; got {low} and {high}"
+            )
         if log:
             real = self.suggest_float(name, low - 0.5, high + 0.5, log=True)
             found = min(max(round(real), low), high)
-        elif low <= high:
-            found = int(self.generator.integers(low, high, endpoint=True))
         else:
-            raise ValueError(f"{name}: low must be at most high, got {low} and {high}")
+            found = int(self.generator.integers(low, high, endpoint=True))
         self.values[name] = found
         return found
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Draw one of several values."""
+        if not choices:
+            raise ValueError(f"{name}: choices must have at least one value")
         self.values[name] = choices[int(self.generator.integers(len(choices)))]
         return self.values[name]
 
