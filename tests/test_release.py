@@ -1,11 +1,16 @@
 """Metadata, texts and tools of a release; nothing is built here, `make wheel` does that."""
 
 import io
+import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -140,13 +145,17 @@ def test_page_names_what_moved():
         "fuzz": nightly.Result(False, 600),
     }
     now = {
-        "test": nightly.Result(False, 900, {"passed": 8, "failed": 2}),
+        "test": nightly.Result(
+            False, 900, {"passed": 8, "failed": 2}, "FAILED a.py", "exit code 2"
+        ),
         "fuzz": nightly.Result(True, 610),
     }
     text = nightly.page(now, before, [], "today")
     assert "Stages: 2. **1 failed: test.**" in text
     assert "| passed before, +2 failed, -2 passed, 1.50 times the time |" in text
     assert "| fuzz | passed | 10.2 | 10.0 |  | passes again |" in text
+    assert "| test | **failed**: exit code 2 | 15.0 |" in text
+    assert "## Test, the end of test.log\n\n```text\nFAILED a.py\n```" in text
 
 
 def test_moved_rows_are_missed_new_or_changed():
@@ -160,6 +169,88 @@ def test_moved_rows_are_missed_new_or_changed():
         "| missed | 0.990 | 1.010 | 1 | missed, was met |",
         "| new |  | 0.100 | 1 | new |",
     ]
+    assert nightly.moved_rows({"gone": row(1.0)}, {}) == [
+        "| 1 rows, such as gone |  |  |  | not measured |"
+    ]
+
+
+@pytest.fixture
+def night(tmp_path, monkeypatch):
+    """A folder for a run, whose stages are programs of one line."""
+
+    def program(code: str) -> str:
+        return f"{sys.executable} -c {shlex.quote(code)}"
+
+    stages = {
+        "good": program("print('3 passed in 0.1s')"),
+        "bad": program("print('FAILED a.py::b\\n1 failed in 0.1s'); raise SystemExit(3)"),
+        "missing": "no-such-program",
+        "killed": program("import os; os.kill(os.getpid(), 9)"),
+        "endless": program("import subprocess; subprocess.run(['sleep', '600'])"),
+        "last": program("print('after all')"),
+    }
+    monkeypatch.setattr(nightly, "FOLDER", tmp_path)
+    monkeypatch.setattr(nightly, "STAGES", stages)
+    return tmp_path
+
+
+def run_night(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["nightly", *words])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return nightly.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_failed_stages_are_on_the_page_and_the_others_run(night, monkeypatch):
+    assert run_night(monkeypatch, "good", "bad", "missing", "killed", "last") == 1
+    text = (night / "page.md").read_text()
+    assert "Stages: 5. **3 failed: bad, missing, killed.**" in text
+    assert "| bad | **failed**: exit code 3 |" in text
+    assert "FAILED a.py::b\n```" in text
+    assert "| missing | **failed**: cannot be started: " in text
+    assert "| killed | **failed**: killed by SIGKILL |" in text
+    assert "| last | passed |" in text
+    stages = json.loads((night / "last.json").read_text())
+    assert [name for name, one in stages.items() if one["passed"]] == ["good", "last"]
+    assert run_night(monkeypatch, "endless", "--hours", "0.0001") == 1
+    text = (night / "page.md").read_text()
+    assert "| endless | **failed**: ended after 0 minutes |" in text
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_its_page_and_no_process(night, monkeypatch, sign):
+    main = threading.main_thread().ident
+
+    def interrupt() -> None:
+        while not (night / "endless.log").exists():
+            time.sleep(0.05)
+        time.sleep(0.2)
+        signal.pthread_kill(main, sign)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert run_night(monkeypatch, "good", "endless", "last") == 1
+    text = (night / "page.md").read_text()
+    assert "| good | passed |" in text
+    assert "| endless | **failed**: interrupted |" in text
+    assert "last" not in text
+    assert list(json.loads((night / "last.json").read_text())) == ["good"]
+    assert sorted(one.name for one in night.iterdir()) == [
+        *("endless.log", "good.log", "last.json", "page.md")
+    ]
+
+
+def test_benchmarks_that_were_cut_off_leave_a_page(night, monkeypatch):
+    code = (
+        f"import pathlib; folder = pathlib.Path({str(night)!r}) / 'benchmarks'; folder.mkdir(); "
+        "(folder / 'als.json').write_text('['); raise SystemExit(1)"
+    )
+    monkeypatch.setitem(nightly.STAGES, "benchmarks", f"{sys.executable} -c {shlex.quote(code)}")
+    assert run_night(monkeypatch, "benchmarks") == 1
+    text = (night / "page.md").read_text()
+    assert "| benchmarks | **failed**: exit code 1 |" in text
+    assert "not measured" in text
 
 
 def test_makefile_has_the_targets_of_the_nightly_run():

@@ -213,7 +213,7 @@ def compare(
     kinds, known = list(dict.fromkeys(models)), registered_models()
     if not kinds or not set(kinds) <= set(known):
         raise ValueError(
-            f"models must be some of {', '.join(known)}, got {', '.join(kinds) or None}"
+            f"models must be some of {', '.join(known)}, got {', '.join(map(str, kinds)) or None}"
         )
     with notes(progress), silence(not progress):
         log = read_log(source, **reading)
