@@ -13,7 +13,12 @@ import torch
 torch.set_num_threads(1)
 
 # Sphinx's configuration and the gallery are scripts, not modules with examples.
-collect_ignore_glob = ["docs/conf.py", "docs/gallery/*.py", "docs/tutorials/*.py"]
+collect_ignore_glob = [
+    "docs/conf.py",
+    "docs/source_links.py",
+    "docs/gallery/*.py",
+    "docs/tutorials/*.py",
+]
 collect_ignore_glob += ["docs/pictures/*.py", "build/*"]
 if importlib.util.find_spec("triton") is None:
     collect_ignore_glob += ["src/fewfold/_triton/*.py"]

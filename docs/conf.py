@@ -30,6 +30,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # formulas, and so the whole site, without a network
     "sphinx.ext.viewcode",
+    "source_links",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -53,6 +54,7 @@ html_title = f"fewfold {release}"
 html_theme_options = {"navigation_with_keys": True}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "../src/fewfold/serve/page/icon.svg"
 
 
 def run_gallery(app: Sphinx) -> None:

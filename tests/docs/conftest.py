@@ -1,0 +1,62 @@
+"""The built site of the documentation, and a browser to look at it."""
+
+import functools
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.page.serving import FLAGS, browser_path
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="package")
+def site() -> Path:
+    """The site, built from the sources without a warning; FEWFOLD_SITE names one that is built."""
+    pytest.importorskip("sphinx")
+    named = os.environ.get("FEWFOLD_SITE")
+    folder = Path(named) if named else ROOT / "build" / "docs"
+    if named is None:
+        command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+        built = subprocess.run(
+            [*command, "docs", str(folder)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert built.returncode == 0, built.stderr[-2000:]
+    return folder.resolve()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Write no line for each request."""
+
+
+@pytest.fixture(scope="package")
+def address(site: Path) -> Iterator[str]:
+    """The address of a server of the site."""
+    handler = functools.partial(_Quiet, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    """The installed Chromium."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if browser_path() is None:
+        pytest.skip("no Chromium is installed (Debian: apt install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
+        yield found
+        found.close()
