@@ -24,6 +24,7 @@ SUITES = (
     "reranking",
     "http",
     "update",
+    "imports",
     "ingest",
     "prepare",
     "distributed",

@@ -157,6 +157,13 @@ EXPECTATION = [
     Case("expectation.log_likelihood", lambda: (Cost(4), normal(3, 4)),
          lambda cost, x: fe.log_likelihood(cost, x, ff.SparseMarginal(), samples=8),
          no_data=DATA),
+    Case("expectation.bernoulli_cost",
+         lambda: (normal(3, 4), normal(2, 4, seed=1).sigmoid(), torch.tensor([1, 0, 1])),
+         fe.bernoulli_cost),
+    Case("expectation.linear_bernoulli_cost",
+         lambda: (normal(3, 5), normal(4, 5), normal(4), normal(2, 4, seed=1).sigmoid(),
+                  torch.tensor([1, 0, 1])),
+         fe.linear_bernoulli_cost),
 ]  # fmt: skip
 
 

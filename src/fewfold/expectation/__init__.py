@@ -1,5 +1,6 @@
 """Expected costs of discrete latents and their gradients, with interchangeable estimators."""
 
+from fewfold.expectation.bernoulli import bernoulli_cost, linear_bernoulli_cost
 from fewfold.expectation.estimators.control_variates import (
     Baseline,
     Learned,
@@ -43,7 +44,9 @@ __all__ = [
     "SumAndSample",
     "UnorderedSet",
     "annealed",
+    "bernoulli_cost",
     "embed_atoms",
     "expect",
+    "linear_bernoulli_cost",
     "log_likelihood",
 ]

@@ -5,6 +5,7 @@
 void bind_argument(nanobind::module_ &m);
 void bind_anchors(nanobind::module_ &m);
 void bind_direct(nanobind::module_ &m);
+void bind_bernoulli(nanobind::module_ &m);
 void bind_best(nanobind::module_ &m);
 void bind_assignments(nanobind::module_ &m);
 void bind_expected(nanobind::module_ &m);

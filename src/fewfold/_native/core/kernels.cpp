@@ -346,6 +346,7 @@ NB_MODULE(kernels, m) {
   bind<double>(m, "f64");
   bind_anchors(m);
   bind_direct(m);
+  bind_bernoulli(m);
   bind_best(m);
   bind_assignments(m);
   bind_expected(m);

@@ -82,6 +82,13 @@ template <class T> struct Scored {
   int64_t n, apart, loc_apart, scale_apart;
 };
 
+// Logits of Bernoulli distributions, n for each pair, and the data whose row `row[i]` pair i is compared with.
+template <class T> struct Logits {
+  const T *logits, *target;
+  const int64_t *row;
+  int64_t n;
+};
+
 template <class T> struct Table {
   bool (*forward)(  // whether some row had infinite scores, and so no gradient
       const T *x, T *p, int64_t rows, int64_t k, const Family &f, SavedSupport saved);
@@ -116,6 +123,8 @@ template <class T> struct Table {
                           T scale, T *pull, T *values);
   int64_t (*expected_products)(const T *shift, const T *slope, int64_t rows, int64_t n, T *out);  // expected.h
   int64_t (*log_densities)(const Scored<T> &at, int64_t first, int64_t last, T *out);                // densities.h
+  void (*bernoulli_costs)(const Logits<T> &at, int64_t first, int64_t last, T *out, T *slope);  // bernoulli.h
+  void (*bernoulli_pulls)(const Logits<T> &at, const T *grad, int64_t first, int64_t last, T *out);
 };
 
 struct Tables {

@@ -1,5 +1,6 @@
 // The maps, row by row: forward, backward, and the support without the row.
 #pragma once
+#include "bernoulli.h"
 #include "best.h"
 #include "budget.h"
 #include "cholesky.h"
@@ -271,7 +272,7 @@ template <class T> constexpr Table<T> table() {
           soften<T>,       bag<T>,       unbag<T>,           touch<T>,       pay<T>,          best_of<T>,
           best_sorted<T>,  mix<T>,       mix_dots<T>,        mix_pull<T>,    tile_marks<T>,   tile_out<T>,
           tile_in<T>,      mix_scores<T>, mix_score_pulls<T>, expected_products<T>,
-          log_densities<T>};
+          log_densities<T>, bernoulli_costs<T>, bernoulli_pulls<T>};
 }
 
 }  // namespace FEWFOLD_ISA
