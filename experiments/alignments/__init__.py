@@ -1,0 +1,1 @@
+"""Natural language inference with sparse and structured alignments of words."""
