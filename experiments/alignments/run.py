@@ -36,11 +36,11 @@ class Settings:
         least: occurrences of a word in the training part below which it is unknown.
     """
 
-    width: int = 100
+    width: int = 64
     dropout: float = 0.3
     size: int = 64
     least: int = 2
-    schedule: Schedule = field(default_factory=lambda: Schedule(2e-3, epochs=8, patience=2))
+    schedule: Schedule = field(default_factory=lambda: Schedule(5e-3, epochs=10, patience=3))
 
 
 @dataclass(frozen=True)
