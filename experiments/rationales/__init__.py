@@ -1,0 +1,1 @@
+"""Rationales: the sentences of a review by which its sentiment is decided."""
