@@ -65,6 +65,9 @@ METHODS: dict[str, Callable[[Tensor, Tensor, Tensor], Weights]] = {
 class Aligner(nn.Module):
     """Convolution of three words, alignment, comparison of each word with its partners, pooling.
 
+    The convolution is added to the embeddings, and the projection of words before they are compared
+    begins as the identity, so that equal words score best from the start.
+
     Args:
         vocabulary: number of words.
         width: of embeddings, hidden vectors and comparisons.
@@ -78,6 +81,7 @@ class Aligner(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=PAD)
         self.encoder = nn.Linear(3 * width, width)
         self.project = nn.Linear(width, width)
+        nn.init.eye_(self.project.weight)
         self.steps = nn.Parameter(torch.zeros(2 * REACH + 1))
         self.compare = nn.Sequential(nn.Linear(4 * width, width), nn.ReLU())
         self.judge = perceptron(4 * width, width, len(LABELS))
@@ -88,7 +92,7 @@ class Aligner(nn.Module):
         vectors = self.dropout(self.embedding(sentences))  # zero at padding
         around = F.pad(vectors, (0, 0, 1, 1))
         windows = torch.cat([around[:, :-2], vectors, around[:, 2:]], -1)
-        return F.relu(self.encoder(windows))
+        return vectors + F.relu(self.encoder(windows))
 
     def scores(self, first: Tensor, second: Tensor) -> Tensor:
         """Return scores (n, P, H) of pairs of words from their hidden vectors."""

@@ -40,7 +40,7 @@ class Settings:
     dropout: float = 0.3
     size: int = 64
     least: int = 2
-    schedule: Schedule = field(default_factory=lambda: Schedule(5e-3, epochs=10, patience=3))
+    schedule: Schedule = field(default_factory=lambda: Schedule(2e-3, epochs=10, patience=3))
 
 
 @dataclass(frozen=True)
