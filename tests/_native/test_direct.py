@@ -80,6 +80,63 @@ class _Own(Tensor):
     """A subclass, whose operations may mean something else."""
 
 
+@pytest.mark.parametrize("name", MAPS)
+def test_what_records_gradients_is_handed_over(name: str) -> None:
+    _, alpha, norm = MAPS[name]
+    given = []
+
+    def record(*arguments: object) -> Tensor:
+        given.append(arguments)
+        return answer
+
+    scores, answer = torch.randn(3, 4, requires_grad=True), torch.zeros(1)
+    assert dispatch.map_directly(scores, alpha, norm, record) is answer
+    assert given == [(scores, alpha, norm)]
+    with torch.no_grad():
+        assert dispatch.map_directly(scores, alpha, norm, record) is not answer
+    assert dispatch.map_directly(scores.detach(), alpha, norm, record) is not answer
+    assert dispatch.map_directly(scores.mT, alpha, norm, record) is None
+    assert len(given) == 1
+
+
+def test_errors_of_what_records_gradients_reach_the_caller() -> None:
+    def record(*_: object) -> Tensor:
+        raise ArithmeticError("nothing to record")
+
+    with pytest.raises(ArithmeticError, match="nothing to record"):
+        dispatch.map_directly(torch.randn(3, 4, requires_grad=True), 2.0, False, record)
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_those_of_plain_torch(name: str, dtype: torch.dtype) -> None:
+    function, alpha, norm = MAPS[name]
+    generator = torch.Generator().manual_seed(0)
+    for shape in [(1,), (5,), (3, 64), (3, 65), (2, 1, 4100), (70, 2, 33), (2049, 40)]:
+        scores = torch.randn(shape, generator=generator, dtype=dtype, requires_grad=True)
+        grad = torch.randn(shape, generator=generator, dtype=dtype)
+        with dispatch.disabled():
+            probs = function(scores)
+            (expected,) = torch.autograd.grad(probs, scores, grad)
+        with torch.no_grad():
+            pulled = dispatch.pull_directly(probs, grad, alpha, norm)
+        assert pulled is not None
+        torch.testing.assert_close(pulled, expected, rtol=1e-4, atol=1e-4)
+        assert not pulled.requires_grad
+
+
+def test_rows_with_infinite_scores_are_reported() -> None:
+    scores = torch.randn(3, 4)
+    probs, infinite = dispatch.kernel("map_known")(scores, 1.5, False, 1)
+    assert torch.equal(probs, ff.entmax(scores))
+    assert not infinite
+    scores[1, 2] = torch.inf
+    probs, infinite = dispatch.kernel("map_known")(scores, 1.5, False, 1)
+    assert probs[1].tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert infinite
+    assert dispatch.kernel("map_known")(scores.mT, 1.5, False, 1) is None
+
+
 OTHERS = {
     "records gradients": lambda: torch.randn(3, 4, requires_grad=True),
     "has gaps": lambda: torch.randn(3, 8)[:, ::2],
@@ -101,6 +158,31 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_inputs_are_left_to_python(name: str) -> None:
     assert dispatch.map_directly(OTHERS[name](), 2.0, False) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_gradients_are_left_to_python(name: str) -> None:
+    plain = torch.full((3, 4), 0.25)
+    with torch.no_grad():
+        found = [
+            dispatch.pull_directly(plain, OTHERS[name](), 2.0, False),  # type: ignore[arg-type]
+            dispatch.pull_directly(OTHERS[name](), plain, 2.0, False),  # type: ignore[arg-type]
+        ]
+    records = name == "records gradients"  # which counts while they are recorded alone
+    assert [pulled is not None for pulled in found] == [records, records]
+    assert dispatch.pull_directly(plain, plain, 2.0, False) is None
+
+
+def test_gradients_of_another_shape_or_type_are_left_to_python() -> None:
+    plain = torch.full((3, 4), 0.25)
+    with torch.no_grad():
+        assert dispatch.pull_directly(plain, plain.view(4, 3), 2.0, False) is None
+        assert dispatch.pull_directly(plain, plain[:2], 2.0, False) is None
+        assert dispatch.pull_directly(plain, plain.double(), 2.0, False) is None
+        with dispatch.disabled():
+            assert dispatch.pull_directly(plain, plain, 2.0, False) is None
+        with pytest.raises(ValueError, match="alpha must be above 1 and at most 2"):
+            dispatch.pull_directly(plain, plain, 3.0, False)
 
 
 @pytest.mark.parametrize("name", WAYS)

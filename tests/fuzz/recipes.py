@@ -89,7 +89,18 @@ def _map_directly(rng: Rng, name: str) -> list[object]:
     dtype = torch.float32 if rng.random() < 0.5 else F64
     alpha = float(rng.choice([1.1, 1.5, 2.0]))
     scores = real(rng, size(rng, 5), _length(rng), dtype=dtype)
-    return [scores, alpha, bool(rng.integers(2)), _threads(rng)]
+    return [scores, alpha, bool(rng.integers(2)), _threads(rng), None]
+
+
+@recipe("map_known")
+def _map_known(rng: Rng, name: str) -> list[object]:
+    return _map_directly(rng, name)[:-1]
+
+
+@recipe("pull_directly")
+def _pull_directly(rng: Rng, name: str) -> list[object]:
+    scores, *rest, _ = _map_directly(rng, name)
+    return [scores, scores, *rest]
 
 
 @recipe(*both("support"))

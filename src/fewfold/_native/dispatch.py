@@ -29,7 +29,7 @@ from torch.autograd import forward_ad
 
 __all__ = [
     *("available", "disabled", "enabled", "instruction_set", "kernel", "kernels", "map_directly"),
-    *("ready", "show_config", "table", "threads"),
+    *("pull_directly", "ready", "show_config", "table", "threads"),
     *("triton_available", "triton_fails", "triton_kernel", "triton_on_cpu"),
 ]
 
@@ -95,18 +95,30 @@ if kernels is not None:  # what `ready` asks, for `map_directly`
         _PLAIN, (_transforming, _modes, _tracing), forward_ad, torch.is_grad_enabled, _batched
     )
     _map_directly = kernels.map_directly
+    _pull_directly = kernels.pull_directly
 _threads = torch.get_num_threads
 
 
-def map_directly(rows: Tensor, alpha: float, norm: bool) -> Tensor | None:
-    """Entmax, or normmax if `norm`, of contiguous rows without gradient, in compiled code alone.
+def map_directly(
+    rows: Tensor, alpha: float, norm: bool, record: Callable[..., Tensor] | None = None
+) -> Tensor | None:
+    """Entmax, or normmax if `norm`, of contiguous rows, in compiled code alone.
 
-    None if the inputs ask for more, as `ready` tells, or if torch has no DLPack exchange API.
+    While gradients of the rows are recorded, it is what `record(rows, alpha, norm)` returns. None
+    if the inputs ask for more, as `ready` tells, or if torch has no DLPack exchange API.
     """
     if not _enabled or _compiling():
         return None
-    probs: Tensor | None = _map_directly(rows, alpha, norm, _threads())
+    probs: Tensor | None = _map_directly(rows, alpha, norm, _threads(), record)
     return probs
+
+
+def pull_directly(probs: Tensor, grad: Tensor, alpha: float, norm: bool) -> Tensor | None:
+    """Vector-Jacobian product of such a map in compiled code alone; None as in `map_directly`."""
+    if not _enabled or _compiling():
+        return None
+    pulled: Tensor | None = _pull_directly(probs, grad, alpha, norm, _threads())
+    return pulled
 
 
 def ready(*tensors: Tensor) -> bool:

@@ -69,24 +69,15 @@ def quick(rows: Tensor, alpha: float, norm: bool = False) -> Tensor | None:
     """
     if not _LOWEST <= alpha <= 2.0:
         return None
-    probs = dispatch.map_directly(rows, alpha, norm)
+    probs = dispatch.map_directly(rows, alpha, norm, _apply)
     if probs is not None:
         return probs
     if not (dispatch.ready(rows) and rows.is_contiguous()):
         return None
     shape = rows.shape
-    many = rows.numel()
-    if many == 0 or len(shape) == 0 or shape[-1] >= _LONGEST:
+    if rows.numel() == 0 or len(shape) == 0 or shape[-1] >= _LONGEST:
         return None
-    if rows.requires_grad and torch.is_grad_enabled():
-        learned: Tensor = _apply(rows, alpha, norm)
-        return learned
-    probs = torch.empty_like(rows)
-    size = shape[-1]
-    _FORWARD[rows.dtype](
-        rows, probs, many // size, size, alpha, None, norm, None, 0, torch.get_num_threads()
-    )
-    return probs
+    return threshold_map(rows, alpha, norm)
 
 
 def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
@@ -96,13 +87,6 @@ def threshold_map(rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
         probs: Tensor = _apply(rows, alpha, norm)
         return probs
     return forward(rows, alpha, norm)[0]
-
-
-_FORWARD = {
-    dtype: dispatch.kernel("forward", dtype)
-    for dtype in (torch.float32, torch.float64)
-    if dispatch.available()
-}
 
 
 def row_numbers(value: float | Tensor, rows: Tensor) -> tuple[float, Tensor | None]:
@@ -145,15 +129,19 @@ class _ThresholdMap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, alpha: float | Tensor, norm: bool) -> Tensor:
-        places, size = None, rows.shape[-1]
+        size = rows.shape[-1]
+        places = found = learnt = None
         if saved := saved_support_size(size):
             places = rows.new_empty((rows.numel() // size, saved), dtype=torch.int32)
-        probs, infinite = forward(rows, alpha, norm, places)
+        elif type(alpha) is float:
+            found = dispatch.kernel("map_known")(rows, alpha, norm, dispatch.threads())
+        probs, infinite = found or forward(rows, alpha, norm, places)
         # Rows with a score of +inf have zero gradient.
         ctx.still = rows.isposinf().any(-1, keepdim=True) if infinite else None
-        learnt = alpha if isinstance(alpha, Tensor) else None
+        if isinstance(alpha, Tensor):
+            alpha, learnt = None, alpha  # type: ignore[assignment]
         ctx.save_for_backward(probs, learnt, places)
-        ctx.alpha, ctx.norm = None if learnt is not None else alpha, norm
+        ctx.alpha, ctx.norm = alpha, norm
         return probs
 
     @staticmethod
@@ -162,6 +150,10 @@ class _ThresholdMap(torch.autograd.Function):
         (grad,) = grads
         alpha = ctx.alpha
         if alpha is not None and ctx.still is None:  # the common case, without preparation
+            if places is None:
+                pulled = dispatch.pull_directly(probs, grad, alpha, ctx.norm)
+                if pulled is not None:
+                    return pulled, None, None
             if not torch.is_grad_enabled() and dispatch.ready(grad, probs):
                 return backward(probs, grad, alpha, ctx.norm, places), None, None
         elif alpha is None:

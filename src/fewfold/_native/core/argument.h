@@ -110,13 +110,20 @@ struct Described {
   bool here, whole;
 };
 bool describe(PyObject *from, Described &to) noexcept;
-// A tensor and a new one of its shape and type, not yet filled, through DLPack's exchange API. `made` is null where that is
-// not available, or the tensor is not a contiguous one of floats on the CPU with at least one element.
+// A contiguous tensor of floats on the CPU with at least one element, in rows that the kernels can index, through DLPack's
+// exchange API. `data` is null if this is none, or where that API cannot allocate.
+struct Floats {
+  const void *data;
+  int64_t count, last;  // elements, and the size of the last dimension
+  Dtype dtype;
+};
+Floats floats_of(PyObject *from);
+// Such a tensor and a new one of its shape and type, not yet filled. `made` is null if it is none.
 struct Pair {
   nanobind::object made;
   const void *from;
   void *to;
-  int64_t count, last;  // elements, and the size of the last dimension
+  int64_t count, last;
   Dtype dtype;
 };
 Pair pair_with_empty(PyObject *from);

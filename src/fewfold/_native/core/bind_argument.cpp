@@ -134,21 +134,37 @@ bool fewfold::describe(PyObject *from, Described &to) noexcept {
   return true;
 }
 
-Pair fewfold::pair_with_empty(PyObject *from) {
-  Pair found{};
-  DLTensor t;
-  if (!exchange || !exchange->allocate || !exchange->to_python) return found;
+namespace {
+
+Floats borrow_floats(PyObject *from, DLTensor &t) {
+  const Floats none{};
+  if (!exchange || !exchange->allocate || !exchange->to_python) return none;
   if (exchange->borrow(from, &t) != 0) {
     PyErr_Clear();
-    return found;
+    return none;
   }
   Described shape;
   measure(t.shape, t.strides, t.ndim, shape);
-  found.dtype = dtype_from(t);
-  const bool wide = found.dtype == Dtype::f32 || found.dtype == Dtype::f64;
-  if (!wide || t.device_type != CPU || t.ndim < 1 || !shape.whole || shape.count == 0 || !t.data) return found;
-  found.from = static_cast<char *>(t.data) + t.byte_offset;
-  found.count = shape.count, found.last = t.shape[t.ndim - 1];
+  const Dtype dtype = dtype_from(t);
+  const bool wide = dtype == Dtype::f32 || dtype == Dtype::f64;
+  if (!wide || t.device_type != CPU || t.ndim < 1 || !shape.whole || shape.count == 0 || !t.data) return none;
+  const int64_t last = t.shape[t.ndim - 1];
+  if (last > std::numeric_limits<int32_t>::max()) return none;
+  return {static_cast<char *>(t.data) + t.byte_offset, shape.count, last, dtype};
+}
+
+}  // namespace
+
+Floats fewfold::floats_of(PyObject *from) {
+  DLTensor t;
+  return borrow_floats(from, t);
+}
+
+Pair fewfold::pair_with_empty(PyObject *from) {
+  DLTensor t;
+  const Floats given = borrow_floats(from, t);
+  Pair found{{}, given.data, nullptr, given.count, given.last, given.dtype};
+  if (!given.data) return found;
   DLTensor like = t;
   like.data = nullptr, like.strides = nullptr, like.byte_offset = 0;
   DLManagedTensor *made = nullptr;

@@ -46,6 +46,7 @@ template <class T> struct Curve {
 };
 
 // u^q; small whole powers need no logarithm.
+template <class T> inline bool multiplies(T q) { return q == 1 || q == 2 || q == 3 || q == 4; }
 template <class T> inline Vec<T> raise(Vec<T> u, T q) {
   if (q == 1) return u;
   if (q == 2) return u * u;

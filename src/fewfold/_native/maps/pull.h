@@ -9,6 +9,8 @@
 namespace fewfold {
 namespace FEWFOLD_ISA {
 
+constexpr int64_t READ_ALL = 1024;  // longer rows are read where their support is
+
 enum class Slope { ONE, ROOT, POWER, NORM };  // s = 1, s = sqrt(p), any entmax, any normmax
 
 inline Slope slope_of(bool norm, double alpha) {
@@ -119,6 +121,34 @@ void pull_short(const T *p, const T *g, T *out, int64_t rows, int64_t k, Pull<T,
   }
 }
 
+// A row of middling length: both passes read all of it, as that is faster than jumping to the support. The first leaves
+// it in L1 for the second, which asks for the next row if there is one.
+template <class T, Slope S> void pull_middle(const T *p, const T *g, T *out, int64_t k, Pull<T, S> pull, bool last) {
+  using V = Vec<T>;
+  constexpr int N = V::N, WAYS = 4, SUMS = Pull<T, S>::SUMS;
+  V way[WAYS][SUMS];
+  for (auto &w : way)
+    for (V &s : w) s = V::of(0);
+  int64_t j = 0;
+  for (; j + WAYS * N <= k; j += WAYS * N)
+    for (int i = 0; i < WAYS; ++i) pull.look(V::load(p + j + i * N), V::load(g + j + i * N), way[i]);
+  for (; j < k; j += N) {
+    const int n = static_cast<int>(least<int64_t>(N, k - j));
+    pull.look(load(p + j, n), load(g + j, n), way[0]);
+  }
+  V sum[SUMS];
+  for (int i = 0; i < SUMS; ++i) sum[i] = V::of(((way[0][i] + way[1][i]) + (way[2][i] + way[3][i])).sum());
+  pull.ready(sum);
+  const int64_t ahead = last ? 0 : k;
+  sweep<T>(Ready<T>{p}, 0, k, [&](V v, int64_t i, int n) {
+    __builtin_prefetch(p + i + ahead);
+    __builtin_prefetch(g + i + ahead);
+    const V w = pull.out(v, load(g + i, n));
+    if (n == N) w.store(out + i);
+    else w.store(out + i, n);
+  });
+}
+
 // A long row with large support: sums in double.
 template <class T, Slope S> void pull_dense(const T *p, const T *g, T *out, int64_t k, Pull<T, S> pull) {
   using V = Vec<T>;
@@ -190,6 +220,11 @@ void backward_rows(const T *p, const T *g, T *out, int64_t rows, int64_t k, doub
     pull_short(p, g, out, rows, k, pull);
     return;
   }
+  constexpr bool cheap = S == Slope::ONE || (S == Slope::ROOT && FAST_ROOTS);  // also off the support
+  if (cheap && !PLAIN_LOOPS && k <= READ_ALL) {
+    for (int64_t r = 0; r < rows; ++r) pull_middle(p + r * k, g + r * k, out + r * k, k, pull, r + 1 == rows);
+    return;
+  }
   for (int64_t r = 0; r < rows; ++r, p += k, g += k, out += k) {
     const int32_t *places = saved.first ? saved.first + (first + r) * saved.capacity : nullptr;
     const bool known = places && *places >= 0;
@@ -203,7 +238,7 @@ template <class T>
 void backward(const T *p, const T *g, T *out, int64_t rows, int64_t k, const Family &f, SavedSupport saved) {
   int32_t *scratch = Scratch<T>::get().index;
   for (int64_t r = 0, n; r < rows; r += n) {
-    n = alike(f, r, rows, Vec<T>::N);
+    n = alike(f, r, rows, k <= SHORT ? Vec<T>::N : rows);
     const double alpha = f.alpha[f.per_row ? r : 0];
     const Slope slope = slope_of(f.norm, alpha);
     const auto work = slope == Slope::ONE    ? backward_rows<T, Slope::ONE>

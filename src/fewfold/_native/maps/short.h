@@ -73,9 +73,9 @@ constexpr int EIGHT = 8;  // columns are taken by eights
 template <class T> struct Block {
   static constexpr int N = Vec<T>::N;
   const T *x;
-  int64_t k;
+  int64_t k, apart;  // apart: from one row to the next
   T copy[N * SHORT];
-  Block(const T *from, int64_t rows, int64_t size) : x(from), k((size + EIGHT - 1) / EIGHT * EIGHT) {
+  Block(const T *from, int64_t rows, int64_t size) : x(from), k((size + EIGHT - 1) / EIGHT * EIGHT), apart(k) {
     if (rows >= N && size == k) return;
     x = copy;
     for (int64_t i = 0; i < N; ++i) {
@@ -83,12 +83,18 @@ template <class T> struct Block {
       for (int64_t j = 0; j < k; ++j) copy[i * k + j] = j < size ? row[j] : -INF<T>;
     }
   }
+  // N rows that are filled up already.
+  struct Filled {
+    const T *x;
+    int64_t apart, most;
+  };
+  explicit Block(const Filled &f) : x(f.x), k((f.most + EIGHT - 1) / EIGHT * EIGHT), apart(f.apart) {}
   Block(const Block &) = delete;
   Block &operator=(const Block &) = delete;
   void columns_from(int64_t c, Vec<T> (&w)[EIGHT]) const {
     Vec<T> half[4];
     for (int h = 0; h < EIGHT; h += 4) {
-      columns(x + c + h, k, half);
+      columns(x + c + h, apart, half);
       for (int j = 0; j < 4; ++j) w[h + j] = half[j];
     }
   }
@@ -188,7 +194,7 @@ template <class T> struct Thresholds {
       return V::bits(V::gt(d, lowest)) | V::bits(V::gt(zero, d)) | V::bits(V::gt(s.second, V::of(FAR)));
     }
     if (E == 2) {
-      d = (s.second - V::sqrt(s.second) * V::of(1 / c.scale)) / s.first;
+      d = step_to_norm(s.first, s.second, 1 / c.scale);
       // The residual of the sum after the step is at most k d^2, however the support changes.
       const V near = V::of(std::sqrt((sizeof(T) == 4 ? T(4e-7) : T(1e-16)) / static_cast<T>(k)) / c.scale);
       return V::bits(V::gt(size(d), near));
@@ -228,17 +234,18 @@ template <class T> struct Thresholds {
   unsigned odd_rows() const { return (odd | V::bits(V::nan(d, d))) & ((1u << V::N) - 1); }
 };
 
+template <class V> inline void order(V &a, V &b) {
+  const V high = V::max(a, b);
+  b = V::min(a, b);
+  a = high;
+}
+
 // The eight largest entries of N rows, one row per lane, sorted downwards.
 template <class T> struct Best {
   using V = Vec<T>;
   V v[EIGHT];
   typename V::Mask numbers = V::all();  // the lanes without a NaN, which would break the sort
 
-  static void order(V &a, V &b) {
-    const V high = V::max(a, b);
-    b = V::min(a, b);
-    a = high;
-  }
   // A network of 19 exchanges, the fewest that sort eight; spelt out, or the compiler would keep w in memory.
   static void sort(V (&w)[EIGHT]) {
     order(w[0], w[2]), order(w[1], w[3]), order(w[4], w[6]), order(w[5], w[7]);
@@ -330,12 +337,35 @@ template <class T, int E> struct ShortRows {
     a.odd |= V::bits(V::gt(count * high * high, V::of(c.touchy())));
     return one / all;
   }
+  // As write_row, of rows that are not shifted.
+  static void write_squares(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a) {
+    const V scale = V::of(c.scale), zero = V::of(0);
+    T t[V::N], d[V::N];
+    (zero - a.t * scale).store(t);
+    (a.d * scale).store(d);
+    for (int64_t r = 0; r < rows; ++r, x += k, p += k) {
+      const V minus = V::of(t[r]), rest = V::of(d[r]);
+      int64_t j = 0;
+      for (; j + V::N <= k; j += V::N) {
+        const V u = V::max(V::fma(V::load(x + j), scale, minus) - rest, zero);
+        (u * u).store(p + j);
+      }
+      if (j == k) continue;
+      const int n = static_cast<int>(k - j);
+      const V u = V::max(V::fma(V::load(x + j, n, -INF<T>), scale, minus) - rest, zero);
+      (u * u).store(p + j, n);
+    }
+  }
   static void write_all(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a, V factor) {
     T base[V::N], t[V::N], d[V::N], by[V::N];
     a.base.store(base);
     a.t.store(t);
     a.d.store(d);
     factor.store(by);
+    if (E == 2 && !PLAIN_LOOPS && !c.normalise && !V::bits(V::gt(a.size(a.base), V::of(0)))) {
+      write_squares(x, p, rows, k, c, a);
+      return;
+    }
     for (int64_t r = 0; r < rows; ++r) write_row<T, E>(x + r * k, p + r * k, k, c, base[r], t[r], d[r], by[r]);
   }
 

@@ -11,8 +11,10 @@ constexpr int64_t MIDDLE = 2048;  // rows up to this length; longer ones are evi
 
 // How many rows from `first` on, at most `most`, share its alpha.
 inline int64_t alike(const Family &f, int64_t first, int64_t rows, int64_t most) {
+  most = least(most, rows - first);
+  if (!f.per_row) return most;
   int64_t n = 1;
-  while (n < most && first + n < rows && (!f.per_row || f.alpha[first + n] == f.alpha[first])) ++n;
+  while (n < most && f.alpha[first + n] == f.alpha[first]) ++n;
   return n;
 }
 
@@ -92,6 +94,34 @@ template <class T, int E> struct Team {
     for (int i = 0; i < GROUP; ++i) m[i].store(out + i * N);
   }
 
+  // Of each of WIDE interleaved parts of the row, its four largest entries. They mostly hold the whole support.
+  static void largest(const T *x, int64_t k, T *out) {
+    constexpr int WIDE = LANES / 4, GROUP = WIDE / N;
+    V m[GROUP][4];  // sorted downwards
+    for (auto &part : m)
+      for (V &v : part) v = V::of(-INF<T>);
+    int64_t j = 0;
+    for (; j + 4 * WIDE <= k; j += 4 * WIDE)
+      for (int g = 0; g < GROUP; ++g) {
+        V w[4];
+        for (int i = 0; i < 4; ++i) w[i] = V::load(x + j + i * WIDE + g * N);
+        order(w[0], w[1]), order(w[2], w[3]), order(w[0], w[2]), order(w[1], w[3]), order(w[1], w[2]);
+        for (int i = 0; i < 4; ++i) m[g][i] = V::max(w[3 - i], m[g][i]);
+        order(m[g][0], m[g][2]), order(m[g][1], m[g][3]), order(m[g][0], m[g][1]), order(m[g][2], m[g][3]);
+      }
+    for (int g = 0; j < k; j += N, g = (g + 1) % GROUP) {
+      const int n = static_cast<int>(least<int64_t>(N, k - j));
+      V v = n == N ? V::load(x + j) : V::load(x + j, n, -INF<T>);
+      for (V &own : m[g]) {
+        const V high = V::max(v, own);
+        v = V::min(v, own);
+        own = high;
+      }
+    }
+    for (int i = 0; i < 4; ++i)
+      for (int g = 0; g < GROUP; ++g) m[g][i].store(out + i * WIDE + g * N);
+  }
+
   // A lower bound on every threshold, from the lanes.
   static Thresholds<T> bound(const T *lane, int64_t rows, const Curve<T> &c) {
     const Block<T> block(lane, rows, LANES);
@@ -103,8 +133,10 @@ template <class T, int E> struct Team {
       Slab<T> s;
       s.load(block);
       a.template guess<E>(s, c);
-      a.template look<E>(s.at, s.k, c);
-      a.template move<E>();
+      for (int looks = E == 2 ? 3 : 1; looks > 0; --looks) {
+        a.template look<E>(s.at, s.k, c);
+        a.template move<E>();
+      }
     }
     return a;
   }
@@ -152,6 +184,29 @@ template <class T, int E> struct Team {
     }, [&] { gather(way, all); });
     return all;
   }
+  // Sum u^2 = 1, likewise: the row of squares, and their sum.
+  static V try_squares(const T *x, T *p, int64_t k, const Curve<T> &c, T base, T t) {
+    const V scale = V::of(c.scale), minus = V::of(-t * c.scale), from = V::of(base), zero = V::of(0);
+    V way[WAYS] = {zero, zero, zero, zero};
+    const auto square = [&](V v) {
+      const V u = V::max(zero, V::fma(v - from, scale, minus));
+      return u * u;
+    };
+    int64_t j = 0;
+    for (; j + WAYS * N <= k; j += WAYS * N)
+      for (int i = 0; i < WAYS; ++i) {
+        const V w = square(V::load(x + j + i * N));
+        w.store(p + j + i * N);
+        way[i] = way[i] + w;
+      }
+    for (; j < k; j += N) {
+      const int n = static_cast<int>(least<int64_t>(N, k - j));
+      const V w = square(V::load(x + j, n, -INF<T>));
+      w.store(p + j, n);
+      way[0] = way[0] + w;
+    }
+    return (way[0] + way[1]) + (way[2] + way[3]);
+  }
   static constexpr int SUMS = E == 1 ? 3 : 2;
   static void note(Board<T, SUMS> &board, int r, const Step<T, E> &s) {
     s.first.store(board.part[0][r]);
@@ -166,11 +221,65 @@ template <class T, int E> struct Team {
     return s;
   }
 
+  static constexpr int64_t PLACES = SHORT + WAYS * N;  // entries are picked a few vectors at a time
+
+  // The entries of a row above `cut`, less its base, and -inf after them. Returns how many, or some number above SHORT.
+  static int64_t pick(const T *x, int64_t k, T base, T cut, T *to) {
+    const V from = V::of(base), at = V::of(cut);
+    int64_t n = 0, j = 0;
+    const auto take = [&](V v) {
+      const V w = v - from;
+      const typename V::Mask on = V::over(w, at);
+      V::pack(to + n, on, w);
+      n += V::count(on);
+    };
+    for (; j + WAYS * N <= k && n <= SHORT; j += WAYS * N)
+      for (int i = 0; i < WAYS; ++i) take(V::load(x + j + i * N));
+    for (; j < k && n <= SHORT; j += N) take(V::load(x + j, static_cast<int>(least<int64_t>(N, k - j)), -INF<T>));
+    for (int64_t i = n; i < SHORT; i += N) V::of(-INF<T>).store(to + i);
+    return n;
+  }
+
+  // Rows of which at most SHORT entries are above their bounds: those are laid side by side, as short rows are. Takes them
+  // out of `active`, and returns the odd ones.
+  static unsigned run_few(const T *x, T *p, int64_t k, const Curve<T> &c, Thresholds<T> a, unsigned &active) {
+    T few[N * PLACES], base[N], cut[N];
+    a.base.store(base);
+    a.left_of(a.t - a.size(a.d) * V::of(T(1) / 4096)).store(cut);  // steps may be too long by their error
+    unsigned found = 0;
+    int64_t most = 1;
+    for (int r = 0; r < N; ++r) {
+      const bool open = active >> r & 1;
+      const int64_t n = pick(x + r * k, open ? k : 0, base[r], cut[r], few + r * PLACES);
+      if (!open || n > SHORT) continue;
+      found |= 1u << r;
+      most = n > most ? n : most;
+    }
+    if (!found) return 0;
+    Slab<T> s;
+    s.load(Block<T>(typename Block<T>::Filled{few, PLACES, most}));
+    a.odd |= ~found;
+    int looks = 0;
+    while (const unsigned moving = a.template look<E>(s.at, s.k, c)) {
+      if (++looks == MOST_LOOKS) {
+        a.odd |= moving;
+        break;
+      }
+      a.template move<E>();
+    }
+    const V factor = ShortRows<T, E>::factors(s, a, c);
+    T t[N], d[N], by[N];
+    a.t.store(t), a.d.store(d), factor.store(by);
+    each(found, [&](int r) { write_row<T, E>(x + r * k, p + r * k, k, c, base[r], t[r], d[r], by[r]); });
+    active &= ~found;
+    return a.odd_rows() & found;
+  }
+
   // Up to N rows. Returns a mask of the odd rows, which are left to the caller.
   static unsigned run(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c) {
     T lane[N * LANES], base[N], t[N], d[N];
     Board<T, SUMS> board;
-    for (int64_t r = 0; r < rows; ++r) lanes(x + r * k, k, lane + r * LANES);
+    for (int64_t r = 0; r < rows; ++r) (E == 2 ? largest : lanes)(x + r * k, k, lane + r * LANES);
     Thresholds<T> a = bound(lane, rows, c);
     a.base.store(base);
     unsigned active = ~a.odd & ((1u << rows) - 1), odd = a.odd;
@@ -181,6 +290,13 @@ template <class T, int E> struct Team {
       const V off = s.second - V::of(1), near = V::of(sizeof(T) == 4 ? T(4e-7) : T(1e-15));
       active &= V::bits(V::over(off, near)) | V::bits(V::over(V::of(0) - near, off));
       a.t = a.left_of(a.t + off / s.first);
+    } else if (E == 2 && !c.normalise) {
+      a.t.store(t);
+      each(active, [&](int r) { try_squares(x + r * k, p + r * k, k, c, base[r], t[r]).store(board.part[0][r]); });
+      const V off = board.sum(0) - V::of(1), near = V::of(sizeof(T) == 4 ? T(8e-7) : T(4e-15));
+      active &= V::bits(V::over(off, near)) | V::bits(V::over(V::of(0) - near, off));
+    } else if (E == 0 && !multiplies(c.e - 1)) {  // a look at all entries takes long
+      odd |= run_few(x, p, k, c, a, active);
     }
     for (int looks = 0; active; ++looks) {
       a.t.store(t);
