@@ -150,7 +150,8 @@ def _keeping() -> Peak:
 def _labels() -> Pair:
     """Steps of `experiments.semisupervised_vae` from its warm start, on drawn digits."""
     split = _drawn_digits()
-    return Pair(*(_steps(Training(METHODS[name], split, WARM, 0)) for name in ("sparse", "dense")))
+    sparse, dense = (Training(METHODS[name], split, WARM, 0) for name in ("sparse", "dense"))
+    return Pair(_steps(sparse), _steps(dense))
 
 
 def _steps(state: Training) -> Call:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -553,6 +554,23 @@ def _densities(rng: Rng, name: str) -> list[object]:
     y = real(rng, rows, n, dtype=dtype).softmax(1)
     loc, scale = real(rng, 1, n, dtype=dtype), real(rng, rows, n, dtype=dtype).abs() + 0.1
     return [y, n, loc, 0, scale, n, rows, n, _empty(rows, dtype=dtype), _threads(rng)]
+
+
+@recipe(*both("bernoulli_costs", "bernoulli_pulls"))
+def _bernoulli(rng: Rng, name: str) -> list[object]:
+    pairs, rows, n, dtype = size(rng, 6), size(rng, 4, 1), size(rng, 20), kind(name)
+    given = [real(rng, pairs, n, dtype=dtype), real(rng, rows, n, dtype=dtype).sigmoid()]
+    given += [whole(rng, rows, pairs)]
+    one, many = _empty(pairs, dtype=dtype), _empty(pairs, n, dtype=dtype)
+    outputs = [one, many if rng.random() < 0.5 else None]
+    if "pulls" in name:
+        outputs = [real(rng, pairs, dtype=dtype), many]
+    return [*given, pairs, rows, n, *outputs, _threads(rng)]
+
+
+@recipe("count_byte", "leading_zeros")
+def _text(rng: Rng, name: str) -> list[object]:
+    return [rng.integers(44, 58, size(rng, 300), dtype=np.uint8).tobytes(), 44]
 
 
 @recipe("large_pages")

@@ -1,6 +1,6 @@
 """Expected costs of discrete latents and their gradients, with interchangeable estimators."""
 
-from fewfold.expectation.bernoulli import bernoulli_cost, linear_bernoulli_cost
+from fewfold.expectation.binary_data import bernoulli_cost, linear_bernoulli_cost
 from fewfold.expectation.estimators.control_variates import (
     Baseline,
     Learned,

@@ -16,5 +16,6 @@ void bind_sampling(nanobind::module_ &m);
 void bind_sequences(nanobind::module_ &m);
 void bind_sessions(nanobind::module_ &m);
 void bind_structured(nanobind::module_ &m);
+void bind_text(nanobind::module_ &m);
 void bind_touch(nanobind::module_ &m);  // `Update`, touch_RULE_f32 and touch_RULE_f64, and pay_
 void bind_trees(nanobind::module_ &m);

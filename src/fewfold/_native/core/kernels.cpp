@@ -357,6 +357,7 @@ NB_MODULE(kernels, m) {
   bind_sequences(m);
   bind_sessions(m);
   bind_structured(m);
+  bind_text(m);
   bind_touch(m);
   bind_trees(m);
 }

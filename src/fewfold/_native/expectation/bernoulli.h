@@ -1,4 +1,4 @@
-// Negative log-likelihoods of rows of data under Bernoulli distributions given by logits: expectation/bernoulli.py.
+// Negative log-likelihoods of rows of data under Bernoulli distributions given by logits: expectation/binary_data.py.
 #pragma once
 #include "exponential.h"
 #include "table.h"

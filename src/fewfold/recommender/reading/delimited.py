@@ -39,7 +39,7 @@ from fewfold.recommender.reading.text_blocks import (
 
 __all__ = ["Delimited"]
 
-_BLOCK = 1 << 24  # bytes per block
+_BLOCK = 1 << 22  # bytes per block: memory that the allocator gives again, without new pages
 _LONGEST = 1 << 26  # bytes after which an unclosed quote is an error
 _HEAD = 1 << 16  # bytes used to detect header and separator
 _ATOMIC = re.compile(r"(.+):(token|float)(_seq)?")  # a column of a RecBole atomic file

@@ -10,7 +10,7 @@ from torch import Tensor
 import fewfold as ff
 from fewfold._native import dispatch
 from fewfold.expectation import bernoulli_cost, linear_bernoulli_cost
-from fewfold.expectation.bernoulli import _plain
+from fewfold.expectation.binary_data import _plain
 
 INF = math.inf
 # Around the vectors of every instruction set: 4 to 16 numbers.
