@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.application import Sphinx
 
@@ -37,6 +38,7 @@ myst_heading_anchors = 3
 default_role = "code"  # `x` in a docstring is code
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
 autodoc_type_aliases = {"Tensor": "torch.Tensor"}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -54,6 +56,7 @@ html_title = f"fewfold {release}"
 html_theme_options = {"navigation_with_keys": True}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_favicon = "../src/fewfold/serve/page/icon.svg"
 
 
@@ -91,7 +94,22 @@ class ProgramParser(MystParser):
     def parse(self, inputstring: str, document: Any) -> None:
         name = Path(document.current_source or document["source"]).stem
         found = programs.read(RUNS / f"{name}.json")
-        super().parse(programs.page(found, name, "../_generated/tutorials"), document)
+        text = programs.page(found, name, "../_generated/tutorials")
+        super().parse(in_both_themes(text), document)
+
+
+def in_both_themes(text: str) -> str:
+    """Add to each picture of the server's page the one in dark colours, for dark pages."""
+    both = "\n\n".join(
+        f"```{{image}} \\2{end}.png\n:alt: \\1\n:class: only-{theme}\n```"
+        for end, theme in (("", "light"), ("_dark", "dark"))
+    )
+    return re.sub(r"^!\[([^]]+)\]\((\S*/page_\w+)\.png\)$", both, text, flags=re.MULTILINE)
+
+
+def show_both_themes(app: Sphinx, page: str, source: list[str]) -> None:
+    """Do so on the other pages."""
+    source[0] = in_both_themes(source[0])
 
 
 def split_reference(app: Sphinx) -> None:
@@ -139,6 +157,15 @@ def trim_examples(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"\n\n```$", "\n```", source[0], flags=re.MULTILINE)
 
 
+def without_layout_marks(app: Sphinx, document: Any) -> None:
+    """Drop comments to the formatter from the code that is shown."""
+    for block in document.findall(nodes.literal_block):
+        text, found = re.subn(r" *# fmt: (?:skip|off|on)$", "", block.astext(), flags=re.MULTILINE)
+        if found:
+            block.rawsource = text
+            block[:] = [nodes.Text(text)]
+
+
 def link_experiments(app: Sphinx, page: str, source: list[str]) -> None:
     """Turn links to files of experiments, which are not pages of the site, into downloads."""
     link = r"\[([^]]+)\]\((\.\./experiments/\w+/\w+\.(?:md|py))\)"
@@ -155,5 +182,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", list_reference)
     app.connect("source-read", link_experiments)
     app.connect("source-read", trim_examples)
+    app.connect("source-read", show_both_themes)
+    app.connect("doctree-read", without_layout_marks)
     app.connect("autodoc-process-docstring", without_type)
     app.connect("autodoc-skip-member", without_aliases)

@@ -94,7 +94,7 @@ def notebook(found: Sequence[Cell]) -> dict[str, Any]:
     made = []
     for number, cell in enumerate(found):
         one: dict[str, Any] = {"id": f"cell-{number}", "metadata": {}}
-        source = cell.source
+        source = re.sub("  # fmt: skip$", "", cell.source, flags=re.MULTILINE)
         if cell.text:
             source = re.sub(r"\{\w+\}(`[^`]+`)", r"\1", source)  # roles are Sphinx's
             one["cell_type"] = "markdown"

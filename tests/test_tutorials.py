@@ -74,6 +74,7 @@ def test_tutorial_runs(program: Path, programs: ModuleType, tmp_path: Path) -> N
     assert found[0].text
     assert found[0].source.startswith("# ")
     assert any(cell.printed for cell in found)
+    assert any(cell.figures or "](../images/" in cell.source for cell in found)
     for file in tmp_path.glob("*.png"):
         assert has_colour(file)
 

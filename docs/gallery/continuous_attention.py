@@ -75,12 +75,12 @@ for axes, (title, shown) in zip(
     panels, {"14 x 14 cells": image, "signal": picture(grid.view(-1, 2)).view(112, 112)}.items(),
     strict=False,
 ):  # fmt: skip
-    axes.imshow(shown, extent=(0, 1, 1, 0), cmap="gray")
+    axes.imshow(shown, extent=(0, 1, 1, 0), cmap="Greys")
     axes.set(title=title, xticks=[], yticks=[])
 for axes, (name, alpha) in zip(panels[2:], kinds.items(), strict=True):
     density = ff.continuous.PlaneDensity.from_moments(torch.tensor([0.75, 0.45]), covariance, alpha)
     found = float(picture.expect(density))
-    axes.imshow(image, extent=(0, 1, 1, 0), cmap="gray")
+    axes.imshow(image, extent=(0, 1, 1, 0), cmap="Greys")
     weight = density.pdf(grid)
     axes.imshow(weight.where(weight > 0, torch.nan), extent=(0, 1, 1, 0), alpha=0.6)
     axes.set(title=name, xticks=[], yticks=[])

@@ -38,9 +38,9 @@ for axes, (name, sticky) in zip(
         history.append(signal @ vectors.T)
         attended = looking_at(signal) if step >= attended_update else None
     shown = torch.stack(history)[-1].T.clamp(0, 1)
-    axes.imshow(shown, aspect="auto", extent=(0, 1, updates, 0), cmap="magma")
-    axes.axhline(attended_update + 0.5, color="white", linewidth=0.5, linestyle=":")
-    axes.text(0.98, attended_update + 0.2, "attended to", color="white", ha="right", fontsize=8)
+    axes.imshow(shown, aspect="auto", extent=(0, 1, updates, 0), cmap="Blues")
+    axes.axhline(attended_update + 0.5, color="0.3", linewidth=0.5, linestyle=":")
+    axes.text(0.98, attended_update + 0.2, "attended to", color="0.2", ha="right", fontsize=8)
     axes.set(title=f"{name} samples", xlabel="position in the memory", ylabel="update")
     best = torch.stack(history)[-1].amax(0)
     panels[2].plot(range(updates - 1, -1, -1), best, label=name)

@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="package")
-def site() -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built from the sources without a warning; FEWFOLD_SITE names one that is built."""
     pytest.importorskip("sphinx")
     named = os.environ.get("FEWFOLD_SITE")
-    folder = Path(named) if named else ROOT / "build" / "docs"
+    folder = Path(named) if named else tmp_path_factory.mktemp("site")
     if named is None:
         command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
         built = subprocess.run(

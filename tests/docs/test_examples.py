@@ -73,7 +73,7 @@ def feedback(folder: Path) -> dict[str, Any]:
     log = {"user": [f"u{user}" for user in who], "item": what}
     pl.DataFrame(log).write_parquet(folder / "log.parquet")
     names = [*(f"u{user}" for user in range(400)), "somebody who is in the table alone"]
-    table = {"user": names, "age": [25] * 401, "gender": list("FM" * 200 + "F")}
+    table = {"user": names, "age": [25, 40] * 200 + [25], "gender": list("FM" * 200 + "F")}
     pl.DataFrame(table).write_parquet(folder / "users.parquet")
     return {}
 

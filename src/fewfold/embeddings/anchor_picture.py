@@ -63,7 +63,7 @@ def _labels(figure: Any, axes: Any, labels: Mapping[int, Mapping[str, float]]) -
     down = sorted(shown, key=main)
     image = axes.imshow(
         [[labels[anchor].get(label, 0.0) for label in across] for anchor in down],
-        cmap="cividis", vmin=0, vmax=1, aspect="auto",
+        cmap="Blues", vmin=0, vmax=1, aspect="auto",
     )  # fmt: skip
     axes.set_xticks(range(len(across)), across, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(down)), [str(anchor) for anchor in down], fontsize=7)

@@ -1,7 +1,6 @@
 """Pictures of the page for the documentation.
 
-fewfold fit --out model --refit
-fewfold compare --into model
+fewfold fit --out model
 python -m tests.serve.page.screenshots model docs/images
 """
 
@@ -20,7 +19,7 @@ __all__: list[str] = []
 _HISTORY = "#try?item=libssl-dev&item=zlib1g-dev&item=libpcre2-dev"
 SHOTS = {  # by name: the view, the theme, the height
     "page_try": (_HISTORY, "light", 790),
-    "page_quality": ("#quality", "dark", 870),
+    "page_try_dark": (_HISTORY, "dark", 790),
 }
 WIDTH = 1120
 
