@@ -3,6 +3,7 @@
 import functools
 import http.server
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,15 +22,28 @@ ROOT = Path(__file__).parents[2]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built from the sources without a warning; FEWFOLD_SITE names one that is built."""
     pytest.importorskip("sphinx")
-    named = os.environ.get("FEWFOLD_SITE")
-    folder = Path(named) if named else tmp_path_factory.mktemp("site")
-    if named is None:
-        command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-        built = subprocess.run(
-            [*command, "docs", str(folder)], cwd=ROOT, capture_output=True, text=True
-        )
-        assert built.returncode == 0, built.stderr[-2000:]
-    return folder.resolve()
+    fcntl = pytest.importorskip("fcntl")
+    if named := os.environ.get("FEWFOLD_SITE"):
+        return Path(named).resolve()
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with (shared / "site.lock").open("w") as lock:  # processes of one run build it once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "site" / "searchindex.js").exists():  # which is written last
+            build(shared / "site")
+    return (shared / "site").resolve()
+
+
+def build(folder: Path) -> None:
+    """Build the site, in the way of `make docs`."""
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    built = subprocess.run(
+        [*command, "docs", str(folder)], cwd=ROOT, capture_output=True, text=True
+    )
+    if built.returncode:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert built.returncode == 0, built.stderr[-2000:]
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
