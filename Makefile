@@ -93,7 +93,7 @@ $(TRITON): $(STAMP)
 test-triton: $(TRITON)
 	TRITON_INTERPRET=1 $(PY) -m pytest -q -m "not nightly" tests/_triton
 
-tests-nightly: $(STAMP)
+tests-nightly: $(STAMP) browser
 	$(PY) -m pytest -n 2 --dist worksteal -q -m nightly
 	FEWFOLD_KILLS=60 $(PY) -m pytest -q -k killed tests/cli/test_interrupted.py
 

@@ -69,7 +69,8 @@ def browser() -> Iterator[Any]:
     """The installed Chromium."""
     sync_api = pytest.importorskip("playwright.sync_api")
     if browser_path() is None:
-        pytest.skip("no Chromium is installed (Debian: apt install chromium)")
+        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        missing("no Chromium is installed (Debian: apt install chromium)")
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
         yield found
