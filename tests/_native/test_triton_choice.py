@@ -25,7 +25,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module = SimpleNamespace(double=double)
     monkeypatch.setitem(sys.modules, "fewfold._triton.stand_in", module)  # type: ignore[arg-type]
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(dispatch, "triton_available", lambda: True)
+    monkeypatch.setattr(dispatch, "_triton_installed", lambda: True)
     dispatch._triton_function.cache_clear()
     yield
     dispatch._triton_function.cache_clear()
@@ -39,6 +39,8 @@ def test_the_function_of_an_operation_is_found() -> None:
     with dispatch.triton_on_cpu():
         assert dispatch.triton_kernel("double", torch.ones(9)) is double
         assert not dispatch.ready(torch.ones(9))  # native kernels would hide those of Triton
+        with dispatch.disabled():
+            assert dispatch.triton_kernel("double", torch.ones(9)) is None
     assert dispatch.triton_kernel("double", torch.ones(9)) is None
 
 

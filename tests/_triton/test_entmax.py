@@ -3,6 +3,8 @@
 import importlib
 import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -254,6 +256,16 @@ def test_offsets_have_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     probs, *_ = kernels.entmax_rows(scores, 1.5)
     want = expected(scores[-1:], 1.5)
     torch.testing.assert_close(probs[-1:].double(), want, atol=1e-3, rtol=0)
+
+
+def test_alpha_is_not_kept_from_the_capture_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that a graph writes holds nothing until the graph is replayed."""
+    captures = [True, False, False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures.pop(0))
+    rows: Any = SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
+    captured, kept, again = (kernels.per_row_alpha(1.625, rows)[0] for _ in range(3))
+    assert captured is not kept
+    assert kept is again
 
 
 def test_few_kernels_are_chosen_for_rows_on_the_cpu() -> None:

@@ -7,7 +7,8 @@ Everything outside of this folder reaches compiled code through this module. A c
 
 and computes in plain torch otherwise, as everything does without the compiled module and on other
 devices. Switches in the environment: `FEWFOLD_NATIVE=0` leaves out the C++ kernels, and
-`FEWFOLD_TRITON=0` those of Triton; the contexts `disabled()` and `triton_on_cpu()` do so in a test.
+`FEWFOLD_TRITON=0` those of Triton; in a test the context `disabled()` leaves out both, and
+`triton_on_cpu()` runs those of Triton without a GPU.
 
 To add a Triton kernel, write it in a module of `fewfold._triton` and register it in `_TRITON`.
 """
@@ -170,19 +171,23 @@ def enabled() -> bool:
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
     """Return a context in which everything is computed in plain torch."""
-    global _enabled
-    before = _enabled
-    _enabled = False
+    global _enabled, _triton
+    before = _enabled, _triton
+    _enabled = _triton = False
     try:
         yield
     finally:
-        _enabled = before
+        _enabled, _triton = before
+
+
+def triton_available() -> bool:
+    """Return whether Triton is installed and not switched off."""
+    return _triton and _triton_installed()
 
 
 @functools.cache
-def triton_available() -> bool:
-    """Return whether Triton is installed and not switched off."""
-    return _triton and importlib.util.find_spec("triton") is not None
+def _triton_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache
@@ -258,18 +263,18 @@ def triton_on_cpu() -> Iterator[None]:
 
     Triton reads `TRITON_INTERPRET=1` when a kernel is defined: set it before the first use.
     """
-    global _triton_on_cpu
+    global _enabled, _triton_on_cpu
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError(
             "Triton's kernels run on the CPU only under its interpreter: set TRITON_INTERPRET=1 "
             "in the environment before Python starts"
         )
-    before, _triton_on_cpu = _triton_on_cpu, True
+    before = _enabled, _triton_on_cpu
+    _enabled, _triton_on_cpu = False, True
     try:
-        with disabled():
-            yield
+        yield
     finally:
-        _triton_on_cpu = before
+        _enabled, _triton_on_cpu = before
 
 
 def table(*shape: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -142,6 +142,8 @@ def kind_of(alpha: float | Tensor, dtype: torch.dtype) -> tuple[tl.constexpr, tl
 def per_row_alpha(alpha: float | Tensor, rows: Tensor) -> tuple[Tensor, int]:
     """Return alpha as float64 in memory, and the distance of the alphas of two rows."""
     if not isinstance(alpha, Tensor):
+        if rows.is_cuda and torch.cuda.is_current_stream_capturing():
+            return _constant.__wrapped__(alpha, rows.device), 0  # it is written in a replay only
         return _constant(alpha, rows.device), 0
     if alpha.numel() == 1:
         return alpha.detach().double().reshape(1), 0
