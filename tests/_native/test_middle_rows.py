@@ -36,10 +36,11 @@ def compare(scores: Tensor, alpha: float, norm: bool = False) -> None:
 @SIZES
 @DTYPES
 def test_normal_rows(size, dtype):
-    """Also a number of rows that fills no team, and rows so far from zero that they are shifted."""
+    """Also rows that are too few for a team, and far from zero, of which some are shifted."""
     scores = torch.randn(37, size, generator=torch.Generator().manual_seed(size), dtype=dtype)
     scores[5] += 1000
     scores[17:20] -= 200
+    scores[20:24] += 50
     for alpha in ALPHAS:
         compare(scores, alpha)
     for alpha in (2.0, 1.7):

@@ -328,32 +328,33 @@ template <class T, int E> struct ShortRows {
     for (int64_t j = 0; j < s.k; j += 4) {
       for (int i = 0; i < 4; ++i) {
         const V u = V::max((s.at[j + i] - a.t) - a.d, zero);
-        sum[i] = sum[i] + raise(u * V::of(c.scale), c.out);
+        sum[i] = sum[i] + (E == 2 ? u : raise(u * V::of(c.scale), c.out));  // normmax with alpha = 2
         count = V::add_where(V::gt(u, zero), count, one);
       }
     }
     const V all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    const V high = raise((s.top - a.t - a.d) * V::of(c.scale), c.out) / all;
+    const V most = s.top - a.t - a.d, high = (E == 2 ? most : raise(most * V::of(c.scale), c.out)) / all;
     a.odd |= V::bits(V::gt(count * high * high, V::of(c.touchy())));
     return one / all;
   }
-  // As write_row, of rows that are not shifted.
-  static void write_squares(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a) {
+  // As write_row, of rows that are not shifted, with E = 2.
+  template <bool Square>
+  static void write_two(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a, V factor) {
     const V scale = V::of(c.scale), zero = V::of(0);
-    T t[V::N], d[V::N];
+    T t[V::N], d[V::N], by[V::N];
     (zero - a.t * scale).store(t);
     (a.d * scale).store(d);
+    factor.store(by);
     for (int64_t r = 0; r < rows; ++r, x += k, p += k) {
-      const V minus = V::of(t[r]), rest = V::of(d[r]);
+      const V minus = V::of(t[r]), rest = V::of(d[r]), times = V::of(by[r]);
+      const auto answer = [&](V v) {
+        const V u = V::max(V::fma(v, scale, minus) - rest, zero);
+        return u * (Square ? u : times);
+      };
       int64_t j = 0;
-      for (; j + V::N <= k; j += V::N) {
-        const V u = V::max(V::fma(V::load(x + j), scale, minus) - rest, zero);
-        (u * u).store(p + j);
-      }
-      if (j == k) continue;
+      for (; j + V::N <= k; j += V::N) answer(V::load(x + j)).store(p + j);
       const int n = static_cast<int>(k - j);
-      const V u = V::max(V::fma(V::load(x + j, n, -INF<T>), scale, minus) - rest, zero);
-      (u * u).store(p + j, n);
+      if (n) answer(V::load(x + j, n, -INF<T>)).store(p + j, n);
     }
   }
   static void write_all(const T *x, T *p, int64_t rows, int64_t k, const Curve<T> &c, const Thresholds<T> &a, V factor) {
@@ -362,8 +363,8 @@ template <class T, int E> struct ShortRows {
     a.t.store(t);
     a.d.store(d);
     factor.store(by);
-    if (E == 2 && !PLAIN_LOOPS && !c.normalise && !V::bits(V::gt(a.size(a.base), V::of(0)))) {
-      write_squares(x, p, rows, k, c, a);
+    if (E == 2 && !PLAIN_LOOPS && !V::bits(V::gt(a.size(a.base), V::of(0)))) {
+      (c.normalise ? write_two<false> : write_two<true>)(x, p, rows, k, c, a, factor);
       return;
     }
     for (int64_t r = 0; r < rows; ++r) write_row<T, E>(x + r * k, p + r * k, k, c, base[r], t[r], d[r], by[r]);

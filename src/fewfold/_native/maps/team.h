@@ -122,22 +122,26 @@ template <class T, int E> struct Team {
       for (int g = 0; g < GROUP; ++g) m[g][i].store(out + i * WIDE + g * N);
   }
 
-  // A lower bound on every threshold, from the lanes.
-  static Thresholds<T> bound(const T *lane, int64_t rows, const Curve<T> &c) {
+  // A lower bound on every threshold, from the lanes; with E = 2 it is the threshold if they hold the whole support, and
+  // `factor` then makes the sum one.
+  static Thresholds<T> bound(const T *lane, int64_t rows, const Curve<T> &c, V &factor) {
     const Block<T> block(lane, rows, LANES);
     Thresholds<T> a;
     if (E == 1) {
       const Best<T> best(block);
       a.start(best.v[0], best.v[0], best.threshold());
-    } else {
-      Slab<T> s;
-      s.load(block);
-      a.template guess<E>(s, c);
-      for (int looks = E == 2 ? 3 : 1; looks > 0; --looks) {
-        a.template look<E>(s.at, s.k, c);
-        a.template move<E>();
-      }
+      return a;
     }
+    Slab<T> s;
+    s.load(block);
+    a.template guess<E>(s, c);
+    a.template look<E>(s.at, s.k, c);
+    for (int i = 0; E == 2 && i < 2; ++i) {
+      a.template move<E>();
+      a.template look<E>(s.at, s.k, c);
+    }
+    if (E == 2) factor = ShortRows<T, E>::factors(s, a, c);
+    else a.template move<E>();
     return a;
   }
 
@@ -184,28 +188,27 @@ template <class T, int E> struct Team {
     }, [&] { gather(way, all); });
     return all;
   }
-  // Sum u^2 = 1, likewise: the row of squares, and their sum.
-  static V try_squares(const T *x, T *p, int64_t k, const Curve<T> &c, T base, T t) {
-    const V scale = V::of(c.scale), minus = V::of(-t * c.scale), from = V::of(base), zero = V::of(0);
-    V way[WAYS] = {zero, zero, zero, zero};
-    const auto square = [&](V v) {
-      const V u = V::max(zero, V::fma(v - from, scale, minus));
-      return u * u;
+  // Sum u^2 = 1, likewise: the row of squares, or of u times `by`; and the sums of squares and of the row.
+  template <bool Square>
+  static void try_row(const T *x, T *p, int64_t k, const Curve<T> &c, T base, T t, T d, T by, V (&sum)[2]) {
+    const V scale = V::of(c.scale), minus = V::of(-t * c.scale), rest = V::of(d * c.scale);
+    const V from = V::of(base), zero = V::of(0), times = V::of(by);
+    V squares[WAYS] = {zero, zero, zero, zero}, all[WAYS] = {zero, zero, zero, zero};
+    const auto answer = [&](V v, int i) {
+      const V u = V::max(zero, V::fma(v - from, scale, minus) - rest), w = u * (Square ? u : times);
+      if (!Square) squares[i] = V::fma(u, u, squares[i]);
+      all[i] = all[i] + w;
+      return w;
     };
     int64_t j = 0;
     for (; j + WAYS * N <= k; j += WAYS * N)
-      for (int i = 0; i < WAYS; ++i) {
-        const V w = square(V::load(x + j + i * N));
-        w.store(p + j + i * N);
-        way[i] = way[i] + w;
-      }
+      for (int i = 0; i < WAYS; ++i) answer(V::load(x + j + i * N), i).store(p + j + i * N);
     for (; j < k; j += N) {
       const int n = static_cast<int>(least<int64_t>(N, k - j));
-      const V w = square(V::load(x + j, n, -INF<T>));
-      w.store(p + j, n);
-      way[0] = way[0] + w;
+      answer(V::load(x + j, n, -INF<T>), 0).store(p + j, n);
     }
-    return (way[0] + way[1]) + (way[2] + way[3]);
+    sum[1] = (all[0] + all[1]) + (all[2] + all[3]);
+    sum[0] = Square ? sum[1] : (squares[0] + squares[1]) + (squares[2] + squares[3]);
   }
   static constexpr int SUMS = E == 1 ? 3 : 2;
   static void note(Board<T, SUMS> &board, int r, const Step<T, E> &s) {
@@ -280,7 +283,8 @@ template <class T, int E> struct Team {
     T lane[N * LANES], base[N], t[N], d[N];
     Board<T, SUMS> board;
     for (int64_t r = 0; r < rows; ++r) (E == 2 ? largest : lanes)(x + r * k, k, lane + r * LANES);
-    Thresholds<T> a = bound(lane, rows, c);
+    V factor = V::of(1);
+    Thresholds<T> a = bound(lane, rows, c, factor);
     a.base.store(base);
     unsigned active = ~a.odd & ((1u << rows) - 1), odd = a.odd;
     if (E == 1) {
@@ -290,11 +294,20 @@ template <class T, int E> struct Team {
       const V off = s.second - V::of(1), near = V::of(sizeof(T) == 4 ? T(4e-7) : T(1e-15));
       active &= V::bits(V::over(off, near)) | V::bits(V::over(V::of(0) - near, off));
       a.t = a.left_of(a.t + off / s.first);
-    } else if (E == 2 && !c.normalise) {
-      a.t.store(t);
-      each(active, [&](int r) { try_squares(x + r * k, p + r * k, k, c, base[r], t[r]).store(board.part[0][r]); });
-      const V off = board.sum(0) - V::of(1), near = V::of(sizeof(T) == 4 ? T(8e-7) : T(4e-15));
-      active &= V::bits(V::over(off, near)) | V::bits(V::over(V::of(0) - near, off));
+    } else if (E == 2) {
+      T by[N];
+      a.t.store(t), a.d.store(d), factor.store(by);
+      const auto row = c.normalise ? try_row<false> : try_row<true>;
+      each(active, [&](int r) {
+        V sums[2];
+        row(x + r * k, p + r * k, k, c, base[r], t[r], d[r], by[r], sums);
+        sums[0].store(board.part[0][r]), sums[1].store(board.part[1][r]);
+      });
+      const V near = V::of(sizeof(T) == 4 ? T(8e-7) : T(4e-15));
+      unsigned off = 0;
+      for (int i = 0; i < 2; ++i) off |= V::bits(V::over(a.size(board.sum(i) - V::of(1)), near));
+      active &= off;
+      a.template move<E>();
     } else if (E == 0 && !multiplies(c.e - 1)) {  // a look at all entries takes long
       odd |= run_few(x, p, k, c, a, active);
     }
