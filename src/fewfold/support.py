@@ -65,7 +65,8 @@ class Support:
         flat = dense.reshape(-1)
         where = flat.detach().nonzero().squeeze(-1)
         step = max(size, 1)
-        return cls(flat[where], where % step, where // step, dense.shape[:-1].numel())
+        weights = flat.index_select(0, where)  # its backward does not sort the positions
+        return cls(weights, where % step, where // step, dense.shape[:-1].numel())
 
     def to_dense(self, size: int) -> Tensor:
         """Return (rows, size) with the weights at their atoms, indices below `size`."""

@@ -1,5 +1,6 @@
 """Base class of the distributions of a discrete latent, with probabilities softmax(score)."""
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -112,7 +113,7 @@ class LatentDistribution(ABC):
         """Dtype of log-probabilities, at least float32: half precision is off by whole nats."""
         return torch.promote_types(self.scores.dtype, torch.float32)
 
-    @property
+    @functools.cached_property
     def invalid_rows(self) -> Tensor:
         """(rows,) mask of rows with a score of NaN or +inf, whose expectation is undefined."""
         return ~(self.flat.detach().flatten(1) < math.inf).all(1)
