@@ -98,3 +98,30 @@ def test_gradients_in_a_batch_are_no_plain_tensors() -> None:
     torch.autograd.grad(y, x, torch.ones(2), retain_graph=True)
     torch.autograd.grad(y, x, torch.eye(2), is_grads_batched=True)
     assert seen == [(True, True), (False, False)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (5, 3, 2), (65, 33, 17)]
+)
+@pytest.mark.parametrize("onednn", [True, False])
+def test_linear_is_that_of_torch(
+    onednn: bool,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not onednn:
+        monkeypatch.setattr(_torch, "_ONEDNN", None)
+    rows, size, outputs = shape
+    draw = torch.Generator().manual_seed(rows)
+    inputs = torch.randn(rows, size, generator=draw, dtype=dtype)
+    weight = torch.randn(outputs, size, generator=draw, dtype=dtype)
+    bias = torch.randn(outputs, generator=draw, dtype=dtype)
+    wanted = torch.nn.functional.linear(inputs, weight, bias)
+    by_columns = inputs.T.contiguous().T, weight.T.contiguous().T
+    for one, two in ((inputs, weight), by_columns):
+        found = _torch.linear(one, two, bias)
+        torch.testing.assert_close(found, wanted)
+        assert found.is_contiguous()
+        torch.testing.assert_close(_torch.linear(one, two), one @ two.T)

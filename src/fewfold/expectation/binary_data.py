@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewfold._native import dispatch
-from fewfold._torch import autocasts
+from fewfold._torch import autocasts, linear
 
 __all__ = ["bernoulli_cost", "linear_bernoulli_cost"]
 
@@ -146,7 +146,7 @@ class _LinearCosts(torch.autograd.Function):
         ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, row: Tensor
     ) -> Tensor:
         target, row = target.contiguous(), row.contiguous()
-        slopes = F.linear(inputs, weight, bias)  # logits, until the kernel overwrites them
+        slopes = linear(inputs, weight, bias)  # logits, until the kernel overwrites them
         costs = slopes.new_empty(len(row))
         kernel = dispatch.kernel("bernoulli_costs", slopes.dtype)
         learns = slopes if any(ctx.needs_input_grad) else None
@@ -169,8 +169,8 @@ class _LinearCosts(torch.autograd.Function):
         # The gradients of the pairs scale the small factor of each product, not the slopes.
         by = grad.unsqueeze(1)
         return (
-            (slopes @ weight).mul_(by) if wants[0] else None,
-            slopes.t() @ (inputs * by) if wants[1] else None,
+            linear(slopes, weight.t()).mul_(by) if wants[0] else None,
+            linear(slopes.t(), (inputs * by).t()) if wants[1] else None,
             grad @ slopes if wants[2] else None,
             *(None, None),
         )

@@ -201,7 +201,8 @@ class Bits(Choice):
         which = which.repeat_interleave(k, 0)
         bits.scatter_(1, which, bits.gather(1, which) ^ flips)
         values = values + scores.clamp(min=0).sum(1, keepdim=True)
-        return bits & (values > -math.inf).view(-1, 1), values
+        found = values > -math.inf
+        return (bits if found.all() else bits & found.view(-1, 1)), values
 
     @property
     def scale(self) -> float:
