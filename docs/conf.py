@@ -147,9 +147,9 @@ def without_type(app: Sphinx, what: str, name: str, value: Any, options: Any, li
 def without_aliases(
     app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Skip the fields of named tuples, which the docstring of the class describes."""
+    """Skip fields of named tuples, which the docstring of the class describes, and `extra_repr`."""
     alias = str(getattr(value, "__doc__", "")).startswith("Alias for field number")
-    return True if alias else None
+    return True if alias or name == "extra_repr" else None
 
 
 def trim_examples(app: Sphinx, page: str, source: list[str]) -> None:

@@ -202,6 +202,7 @@ class FenchelYoungLoss(nn.Module):
         return with_tensors(self._omega, {name: getattr(self, name) for name in self._learned})
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of scores (N, C, ...) and class indices or probabilities."""
         return fenchel_young_loss(
             scores,
             target,
