@@ -84,14 +84,16 @@ tests-pure: $(STAMP)
 	FEWFOLD_NATIVE=0 $(PY) -m pytest -q -m "not slow and not nightly" -k "not gallery" \
 	  src README.md docs tests/test_package.py
 
-# Kernels for GPUs, run by Triton's interpreter; not in `test`, as Triton is 280 MB.
+# Kernels for GPUs, run by Triton's interpreter; not in `test`, as Triton is 280 MB. At night with
+# TRITON_TESTS="nightly or not nightly": all sizes, and every kernel compiled for two GPUs.
+TRITON_TESTS ?= not nightly
 TRITON = $(VENV)/.triton-installed
 $(TRITON): $(STAMP)
 	$(PY) -m pip install -qq -c constraints.txt triton
 	@touch $@
 
 test-triton: $(TRITON)
-	TRITON_INTERPRET=1 $(PY) -m pytest -q -m "not nightly" tests/_triton
+	TRITON_INTERPRET=1 $(PY) -m pytest -q -m "$(TRITON_TESTS)" tests/_triton
 
 tests-nightly: $(STAMP) browser
 	$(PY) -m pytest -n 2 --dist worksteal -q -m nightly

@@ -32,7 +32,7 @@ STAGES = {
     "test": "make test",
     "nightly-cases": "make tests-nightly",
     "experiments": "{python} -m pytest -q -n 2 tests/experiments",
-    "triton": "make test-triton",
+    "triton": "make test-triton 'TRITON_TESTS=nightly or not nightly'",
     "fuzz": "make fuzz MINUTES={minutes}",
     "sanitize": "make sanitize",
     "wheel": "make wheel",

@@ -14,7 +14,7 @@ from fewfold import structures as fs
 from .functions import D, fc, normal, scores, whole
 from .structures import quadratic, simplex
 from .table import DATA, SOLVED, Case
-from .tables import anchors, seeded, trained
+from .tables import anchors, related, seeded, trained
 
 SUBSET = fs.KSubset(2)
 
@@ -27,6 +27,15 @@ def of_support(x: Tensor) -> tuple[Tensor, ...]:
 def conjugates(x: Tensor) -> list[Tensor]:
     return [omega.conjugate(x) for omega in (
         ff.Shannon(), ff.Gini(), ff.Norm(3.0), ff.Subset(2), ff.maps.Fused(), ff.maps.Oscar(),
+    )]  # fmt: skip
+
+
+def of_nothing(x: Tensor, none: Tensor) -> list[Tensor]:
+    """Rows without entries, and no rows."""
+    return [call(rows) for rows in (x, none) for call in (
+        ff.softmax, ff.sparsemax, ff.entmax, ff.normmax, ff.fusedmax, ff.oscarmax,
+        lambda rows: ff.maps.topk_sparsemax_certified(rows, 2).probs,
+        lambda rows: ff.sparse_attention(rows.mT, rows.mT, rows.mT),
     )]  # fmt: skip
 
 
@@ -109,6 +118,10 @@ def resumed(table: ff.AnchorEmbedding, ids: Tensor) -> list[Tensor]:
 CASES = [
     Case("Support, dense and reduced", scores, of_support, no_data=DATA),
     Case("Omega, conjugates", lambda: (normal(4, 6),), conjugates),
+    Case("entmax, of nothing", lambda: (normal(3, 0), normal(0, 3)), of_nothing),
+    Case("embeddings.Relations, touched rows",
+         lambda: (anchors(width=3, sparse=True), whole(60, 2, 4)), related, no_data=DATA,
+         tolerance=1e-5),
     Case("structures.Structure, of members", lambda: (normal(3, 5),), of_structures,
          no_data=SOLVED),
     Case("FactorGraph, best assignment", lambda: (normal(2, 4).detach(),), map_of_graph,
@@ -117,6 +130,10 @@ CASES = [
          lambda: (ff.MultiheadAttention(4, 2).double(), normal(3, 5, 4),
                   torch.arange(5) > torch.tensor([[4], [2], [0]])),
          lambda layer, x, padding: (layer.with_weights(x, key_padding_mask=padding), layer.alpha)),
+    Case("MultiheadAttention, two masks",
+         lambda: (ff.MultiheadAttention(4, 2).double(), normal(3, 5, 4),
+                  torch.arange(5) > torch.tensor([[4], [2], [0]]), normal(5, 5, seed=1).detach()),
+         lambda layer, x, padding, added: layer(x, key_padding_mask=padding, attn_mask=added)),
     Case("ProductKeyMemory, all scores",
          lambda: (ff.ProductKeyMemory(8, 25, k=6, heads=2).double(), normal(3, 8)),
          lambda layer, x: layer.scores(x)),
