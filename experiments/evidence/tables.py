@@ -34,9 +34,12 @@ UNAVAILABLE: tuple[Unavailable, ...] = (
 )
 # Experiments without a table of these papers, and what their rows are compared with.
 NOTHING_PUBLISHED = {
+    "alignments": "softmax of the same size",
     "best_by_default": "published figures of other papers, in its README",
     "distributed_training": "training by one process",
+    "explanation_game": "words at random, and words that people marked",
     "language_model": "the full softmax",
+    "rationales": "all sentences, and sentences at random",
     "recommender_compression": "dense tables",
     "sparse_language_model": "softmax, and sampling from a truncated one",
     "translation": "softmax of the same size",

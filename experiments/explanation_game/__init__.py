@@ -1,0 +1,1 @@
+"""The explanation game: a layperson guesses the decision of a classifier from a few words."""
