@@ -149,6 +149,14 @@ def test_passes_end_where_a_step_is_too_small_for_the_threshold(
     assert len(calls) <= 32 * (1 + 8 + 2)  # blocks; the maximum, eight steps, two for the output
 
 
+def test_gradients_where_the_first_blocks_have_no_weights() -> None:
+    key = vectors(1, 64, 2, seed=1, scale=0.1)
+    key[0, 40:44, 0] += 8.0
+    query = vectors(1, 40, 2, seed=2, scale=0.1)
+    query[0, :, 0] += 1.0
+    compare([query, key, vectors(1, 64, 2, seed=3)], ff.Tsallis(1.5))
+
+
 def test_blocks_without_weights_are_skipped() -> None:
     key = torch.zeros(1, 64, 2)
     key[0, 40:44, 0] = 100.0

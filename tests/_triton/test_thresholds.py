@@ -155,8 +155,8 @@ def test_row_adam(d: int) -> None:
 @pytest.mark.parametrize(("codewords", "n"), [(15, 255), (16, 256), (17, 257)])
 def test_draws(within: Any, codewords: int, n: int) -> None:
     """Of 225, 256 and 289 cells, by random numbers of the CPU."""
-    items, queries = normal(600, 6, seed=1), normal(3, 6, seed=2)
-    proposal = ff.MultiIndex(codewords, within=within).fit(items, torch.arange(600) % 7)
+    items, queries = normal(5000, 6, seed=1), normal(3, 6, seed=2)
+    proposal = ff.MultiIndex(codewords, within=within).fit(items, torch.arange(5000) % 7)
     moved = ff.MultiIndex(codewords, within=within)
     moved.load_state_dict({
         name: one.to(DEVICE) if isinstance(one, Tensor) else one
