@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from fewfold import _torch
+from fewfold.structured.sparsemap import sparsemap_operator
 
 QUESTIONS = ("runs_directly", "values_visible", "under_transform", "under_vmap", "forward_mode")
 
@@ -125,3 +126,23 @@ def test_linear_is_that_of_torch(
         torch.testing.assert_close(found, wanted)
         assert found.is_contiguous()
         torch.testing.assert_close(_torch.linear(one, two), one @ two.T)
+
+
+def test_schemas_of_operators_are_those_that_torch_derives() -> None:
+    def run(
+        a: Tensor, b: Tensor | None, c: list[bool], d: list[Tensor], e: int, f: float
+    ) -> Tensor:
+        return a
+
+    def several(a: Tensor) -> list[Tensor]:
+        return [a]
+
+    for function in (run, several):
+        expected = torch.library.infer_schema(function, mutates_args=())
+        assert _torch.operator_schema(function) == expected
+
+
+def test_operators_written_out_have_the_schema_of_their_function() -> None:
+    for operator in (sparsemap_operator._marginals, sparsemap_operator._pull):
+        expected = _torch.operator_schema(operator._init_fn)
+        assert str(operator._opoverload._schema).partition("(")[2] == expected.partition("(")[2]

@@ -1,8 +1,11 @@
 """Questions about the state of torch: transforms, traces, autocast, and tensors without values."""
 
 import contextlib
-from collections.abc import Iterator
+import inspect
+import typing
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,13 +13,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 __all__ = [
-    "CPU", "autocast_dtype", "autocasts", "autograd_enabled", "check_values", "compiled", "eager",
-    "forward_mode", "has_values", "linear", "loss_dtype", "runs_directly", "tracks_grad",
-    "transferred", "under_transform", "under_vmap", "untransformed", "usable_device",
-    "values_visible", "without_autocast",
+    "CPU", "NO_CUDA_GRAPH", "autocast_dtype", "autocasts", "autograd_enabled", "check_values",
+    "compiled", "eager", "forward_mode", "has_values", "linear", "loss_dtype", "operator_schema",
+    "runs_directly", "tracks_grad", "transferred", "under_transform", "under_vmap", "untransformed",
+    "usable_device", "values_visible", "without_autocast",
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
+# Arguments of an operator that no CUDA graph can contain; older versions of torch have no such tag.
+NO_CUDA_GRAPH: dict[str, Any] = (
+    {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+)
 _PLAIN = (Tensor, torch.nn.Parameter)
 _KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
 _INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
@@ -197,3 +204,27 @@ def autograd_enabled() -> Iterator[None]:
     """
     with torch._C._ForceDispatchKeyGuard(_INCLUDE, _EXCLUDE), torch.enable_grad():
         yield
+
+
+def operator_schema(function: Callable[..., Any]) -> str:
+    """Return the schema of an operator that writes into none of its arguments.
+
+    Lists are named as older versions of torch know them: torch 2.6 refuses ``list[bool]``.
+    """
+
+    lists: Any = typing.List  # noqa: UP006
+
+    def known(annotation: Any) -> Any:
+        is_list = typing.get_origin(annotation) is list
+        return lists[typing.get_args(annotation)[0]] if is_list else annotation
+
+    def prototype() -> None: ...
+
+    found = inspect.signature(function)
+    prototype.__signature__ = found.replace(  # type: ignore[attr-defined]
+        parameters=[
+            one.replace(annotation=known(one.annotation)) for one in found.parameters.values()
+        ],
+        return_annotation=known(found.return_annotation),
+    )
+    return str(torch.library.infer_schema(prototype, mutates_args=()))

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from fewfold._native import dispatch
-from fewfold._torch import autograd_enabled, compiled, forward_mode, tracks_grad, under_transform
+from fewfold._torch import (
+    autograd_enabled,
+    compiled,
+    forward_mode,
+    operator_schema,
+    tracks_grad,
+    under_transform,
+)
 from fewfold.maps import native_ksubset, native_threshold
 
 __all__ = [
@@ -224,7 +231,7 @@ def registered(
         save: like `setup_context` of `torch.library.register_autograd`.
         pull: the backward formula. Without one, differentiating the operator raises.
     """
-    _LIBRARY.define(name + torch.library.infer_schema(run, mutates_args=()))
+    _LIBRARY.define(name + operator_schema(run))
     operator = getattr(torch.ops.fewfold, name).default
 
     class Formula(torch.autograd.Function):

@@ -12,15 +12,14 @@ import math
 import torch
 from torch import Tensor
 
+from fewfold._torch import NO_CUDA_GRAPH
 from fewfold.maps.grouped.chain import numbered, over_batch, running, split
 from fewfold.maps.native_threshold import groups
 
 __all__ = ["oscar_groups", "oscar_groups_closed"]
 
 
-@torch.library.custom_op(
-    "fewfold::oscar_groups", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,)
-)
+@torch.library.custom_op("fewfold::oscar_groups", mutates_args=(), **NO_CUDA_GRAPH)
 def oscar_groups(rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
     """Return the group of every entry (negative: no group), and its rank as the pull.
 

@@ -5,13 +5,14 @@ import math
 import torch
 from torch import Tensor
 
+from fewfold._torch import NO_CUDA_GRAPH
 from fewfold.maps.grouped.chain import numbered, over_batch, running, split
 from fewfold.maps.native_threshold import groups
 
 __all__ = ["tv_groups", "tv_groups_closed"]
 
 
-@torch.library.custom_op("fewfold::tv_groups", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
+@torch.library.custom_op("fewfold::tv_groups", mutates_args=(), **NO_CUDA_GRAPH)
 def tv_groups(rows: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
     """Return the group of every entry (negative: no group), and its pull from adjacent jumps.
 

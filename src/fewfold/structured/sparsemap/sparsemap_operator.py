@@ -60,7 +60,13 @@ def _rebuild(description: str, tensors: list[Tensor]) -> Structure:
     return _KINDS[kind](**values)
 
 
-@torch.library.custom_op("fewfold::sparsemap", mutates_args=())
+# The schemas are written out, since torch 2.6 cannot derive one from list[Tensor].
+@torch.library.custom_op(
+    "fewfold::sparsemap",
+    mutates_args=(),
+    schema="(Tensor scores, Tensor[] tensors, str description, SymInt turns, float tolerance) "
+    "-> Tensor",
+)
 def _marginals(
     scores: Tensor, tensors: list[Tensor], description: str, turns: int, tolerance: float
 ) -> Tensor:
@@ -88,7 +94,12 @@ def _(
     return _marginals(scores.movedim(dims[0], 0), tensors, description, turns, tolerance), 0
 
 
-@torch.library.custom_op("fewfold::sparsemap_pull", mutates_args=())
+@torch.library.custom_op(
+    "fewfold::sparsemap_pull",
+    mutates_args=(),
+    schema="(Tensor scores, Tensor[] tensors, Tensor grad, str description, SymInt turns, "
+    "float tolerance) -> Tensor[]",
+)
 def _pull(
     scores: Tensor,
     tensors: list[Tensor],
