@@ -301,7 +301,7 @@ def show_config() -> None:
     Example:
         >>> import fewfold as ff
         >>> ff.show_config()  # doctest: +SKIP
-        fewfold  0.1.0, torch 2.13.0+cpu
+        fewfold  0.2.0, torch 2.13.0+cpu
         CPU      native kernels, avx512
         GPU      plain torch (Triton not installed); none found
         threads  2, shared with torch
