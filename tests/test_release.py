@@ -57,6 +57,11 @@ def test_threads_pool_of_torch_is_not_vendored():
     assert not check._is_foreign("fewfold/_native/kernels.abi3.so")
 
 
+@pytest.mark.parametrize("text", check.PROSE, ids=lambda text: text.__name__)
+def test_texts_agree_on_the_version(text):
+    assert text() == []
+
+
 def test_stable_abi_starts_at_one_version():
     settings = project()["tool"]
     assert settings["scikit-build"]["wheel"]["py-api"] == "cp312"
