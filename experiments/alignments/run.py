@@ -5,11 +5,9 @@ stopped and started again: a model on its way is kept after every epoch in build
 ``--method matching --seed 2`` makes one row.
 """
 
-import argparse
-import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,27 +18,13 @@ from torch import Tensor
 from experiments.alignments.model import METHODS, Aligner
 from experiments.alignments.pairs import PAD, Batch, Corpus, Pairs, snli
 from experiments.early_stopping import Schedule, Training
-from experiments.record import Record, Row
+from experiments.methods import Settings, add_rows, folder, options
+from experiments.record import Row
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 MODELS = HERE.parents[1] / "build" / "alignments"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of model and training, the same for all methods.
-
-    Attributes:
-        size: pairs per step.
-        least: occurrences of a word in the training part below which it is unknown.
-    """
-
-    width: int = 64
-    dropout: float = 0.3
-    size: int = 64
-    least: int = 2
-    schedule: Schedule = field(default_factory=lambda: Schedule(2e-3, epochs=10, patience=3))
+SETTINGS = Settings(64, 0.3, 64, 2, Schedule(2e-3, epochs=10, patience=3))
 
 
 @dataclass(frozen=True)
@@ -104,14 +88,14 @@ def sparsity(model: Aligner, pairs: Pairs) -> Row:
     }
 
 
-def measure(method: str, corpus: Corpus, settings: Settings, seed: int, models: Path) -> Row:
+def measure(corpus: Corpus, settings: Settings, seed: int, models: Path, method: str) -> Row:
     """Train a model, and evaluate its best epoch on both test parts."""
-    about = f"{method} {settings} {seed} {len(corpus.train)} {len(corpus.vocabulary)}"
-    folder = models / hashlib.sha256(about.encode()).hexdigest()[:16]
+    words = len(corpus.vocabulary)
+    place = folder(models, method, settings, seed, len(corpus.train), words)
     torch.manual_seed(seed)
-    model = Aligner(len(corpus.vocabulary), settings.width, settings.dropout, method)
+    model = Aligner(words, settings.width, settings.dropout, method)
     task = Inference(model, corpus, settings.size)
-    trained = Training(model, task, settings.schedule, folder).finish()
+    trained = Training(model, task, settings.schedule, place).finish()
     return {
         **trained,
         "test": round(accuracy(model, corpus.test), 4),
@@ -120,30 +104,13 @@ def measure(method: str, corpus: Corpus, settings: Settings, seed: int, models: 
     }
 
 
-def run(
-    corpus: Corpus, methods: list[str], settings: Settings, seed: int,
-    results: Path = RESULTS, models: Path = MODELS,
-) -> None:  # fmt: skip
-    """Add the missing rows."""
-    record = Record(results)
-    for method in methods:
-        print(method, flush=True)
-        make = partial(measure, method, corpus, settings, seed, models)
-        record.once(make, method=method, seed=seed, settings=asdict(settings))
-
-
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
-    parser.add_argument("--seed", type=int, action="append", help="by default 1")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    settings = Settings()
-    corpus = snli(settings.least)
-    for seed in options.seed or [1]:
-        run(corpus, options.method or [*METHODS], settings, seed)
+    methods, seeds = options(__doc__, METHODS)
+    corpus = snli(SETTINGS.least)
+    for seed in seeds:
+        make = partial(measure, corpus, SETTINGS, seed, MODELS)
+        add_rows(make, methods, SETTINGS, seed, RESULTS)
 
 
 if __name__ == "__main__":

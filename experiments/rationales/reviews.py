@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments import datasets
+from experiments import batch_indices, datasets
 from experiments.translation.corpus import Vocabulary
 
 CLASSES = ("NEG", "POS")
@@ -60,18 +60,12 @@ class Reviews:
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield batches in random order, of reviews with about as many sentences."""
-        order = torch.randperm(len(self)).tolist()
-        groups: list[list[int]] = []
-        for start in range(0, len(order), _POOL * size):
-            pool = sorted(order[start : start + _POOL * size], key=lambda i: len(self.sizes[i]))
-            groups += [pool[i : i + size] for i in range(0, len(pool), size)]
-        for number in torch.randperm(len(groups)).tolist():
-            yield self.batch(groups[number])
+        lengths = [len(one) for one in self.sizes]
+        yield from map(self.batch, batch_indices.shuffled(lengths, size, _POOL))
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """Yield batches in the order of the reviews."""
-        for start in range(0, len(self), size):
-            yield self.batch(range(start, min(start + size, len(self))))
+        yield from map(self.batch, batch_indices.in_order(len(self), size))
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,9 @@ stopped and started again: a model on its way is kept after every epoch in build
 ``--method "Hopfield pooling" --seed 2`` makes one row.
 """
 
-import argparse
-import hashlib
 import statistics
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,29 +15,15 @@ import torch
 from torch import Tensor
 
 from experiments.early_stopping import Schedule, Training
+from experiments.methods import Settings, add_rows, folder, options
 from experiments.rationales.model import METHODS, Reader, reader
 from experiments.rationales.reviews import Batch, Corpus, Reviews, movies, token_f1
-from experiments.record import Record, Row
+from experiments.record import Row
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 MODELS = HERE.parents[1] / "build" / "rationales"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of model and training, the same for all methods.
-
-    Attributes:
-        size: reviews per step.
-        least: occurrences of a word in the training part below which it is unknown.
-    """
-
-    width: int = 100
-    dropout: float = 0.3
-    size: int = 16
-    least: int = 3
-    schedule: Schedule = field(default_factory=lambda: Schedule(2e-3, epochs=15, patience=4))
+SETTINGS = Settings(100, 0.3, 16, 3, Schedule(2e-3, epochs=15, patience=4))
 
 
 @dataclass(frozen=True)
@@ -97,40 +81,23 @@ def _macro_f1(found: Tensor, labels: Tensor) -> float:
     return statistics.fmean(scores)
 
 
-def measure(method: str, corpus: Corpus, settings: Settings, seed: int, models: Path) -> Row:
+def measure(corpus: Corpus, settings: Settings, seed: int, models: Path, method: str) -> Row:
     """Train a model, and evaluate its best epoch."""
-    about = f"{method} {settings} {seed} {len(corpus.train)} {len(corpus.vocabulary)}"
-    folder = models / hashlib.sha256(about.encode()).hexdigest()[:16]
+    words = len(corpus.vocabulary)
+    place = folder(models, method, settings, seed, len(corpus.train), words)
     torch.manual_seed(seed)
-    model = reader(len(corpus.vocabulary), settings.width, settings.dropout, method)
-    trained = Training(model, Sentiment(model, corpus, settings.size), settings.schedule, folder)
+    model = reader(words, settings.width, settings.dropout, method)
+    trained = Training(model, Sentiment(model, corpus, settings.size), settings.schedule, place)
     return {**trained.finish(), **evaluate(model, corpus.test)}
-
-
-def run(
-    corpus: Corpus, methods: list[str], settings: Settings, seed: int,
-    results: Path = RESULTS, models: Path = MODELS,
-) -> None:  # fmt: skip
-    """Add the missing rows."""
-    record = Record(results)
-    for method in methods:
-        print(method, flush=True)
-        make = partial(measure, method, corpus, settings, seed, models)
-        record.once(make, method=method, seed=seed, settings=asdict(settings))
 
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
-    parser.add_argument("--seed", type=int, action="append", help="by default 1")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    settings = Settings()
-    corpus = movies(settings.least)
-    for seed in options.seed or [1]:
-        run(corpus, options.method or [*METHODS], settings, seed)
+    methods, seeds = options(__doc__, METHODS)
+    corpus = movies(SETTINGS.least)
+    for seed in seeds:
+        make = partial(measure, corpus, SETTINGS, seed, MODELS)
+        add_rows(make, methods, SETTINGS, seed, RESULTS)
 
 
 if __name__ == "__main__":

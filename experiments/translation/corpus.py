@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from experiments import datasets
+from experiments import batch_indices, datasets
 from experiments.translation.bleu import tokens
 
 PAD, BEGIN, END, UNKNOWN = range(4)
@@ -61,18 +61,12 @@ class Part:
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches in random order, of pairs whose targets are about as long."""
-        order = torch.randperm(len(self)).tolist()
-        groups: list[list[int]] = []
-        for start in range(0, len(order), _POOL * size):
-            pool = sorted(order[start : start + _POOL * size], key=lambda i: len(self.target[i]))
-            groups += [pool[i : i + size] for i in range(0, len(pool), size)]
-        for number in torch.randperm(len(groups)).tolist():
-            yield self.batch(groups[number])
+        lengths = [len(one) for one in self.target]
+        yield from map(self.batch, batch_indices.shuffled(lengths, size, _POOL))
 
     def in_order(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches in the order of the pairs."""
-        for start in range(0, len(self), size):
-            yield self.batch(range(start, min(start + size, len(self))))
+        yield from map(self.batch, batch_indices.in_order(len(self), size))
 
 
 @dataclass(frozen=True)

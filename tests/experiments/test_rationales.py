@@ -1,6 +1,7 @@
 """Selection of sentences against listed subsets, and the experiment on synthetic reviews."""
 
 import math
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from torch import Tensor
 pytest.importorskip("safetensors")
 import fewfold as ff
 from experiments.early_stopping import Schedule
+from experiments.methods import Settings, add_rows
 from experiments.rationales.model import METHODS, Pooled, Selective, ShareOfSentences, reader
 from experiments.rationales.reviews import CLASSES, Corpus, Review, build, token_f1
-from experiments.rationales.run import Sentiment, Settings, evaluate, run
+from experiments.rationales.run import Sentiment, evaluate, measure
 from experiments.rationales.selectors import BONUS, SELECTORS, counts, top
 from experiments.rationales.table import table
 from experiments.record import Record
@@ -188,7 +190,7 @@ def test_rows_are_added_once_and_find_the_evidence(corpus: Corpus, tmp_path: Pat
     results, models = tmp_path / "results.json", tmp_path / "models"
     methods = ["random", "SparseMAP, sequence"]
     for _ in range(2):
-        run(corpus, methods, SETTINGS, 0, results, models)
+        add_rows(partial(measure, corpus, SETTINGS, 0, models), methods, SETTINGS, 0, results)
     rows = Record(results).rows()
     assert [row["method"] for row in rows] == methods
     random, sequence = rows
