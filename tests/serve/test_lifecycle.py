@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -12,6 +13,8 @@ import httpx
 import pytest
 
 import fewfold as ff
+from fewfold.serve.server import _announce
+from fewfold.serve.settings import Network, ServeSettings
 from tests.cli.invoke import fewfold
 from tests.serve.running import Running, lines, serving
 
@@ -30,6 +33,24 @@ def until(condition: Any, seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
+
+
+def test_the_address_is_printed_when_a_connection_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ready-0").touch()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        network = Network(port=listener.getsockname()[1])
+        settings = ServeSettings(tmp_path, network=network)
+        server: Any = None
+        thread = threading.Thread(target=_announce, args=(server, settings, tmp_path, False))
+        thread.start()
+        thread.join(0.3)
+        assert capsys.readouterr().err == ""
+        listener.listen()
+        thread.join(20)
+        assert network.address in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])

@@ -139,8 +139,12 @@ def _checked_port(network: Network) -> int:
 
 
 def _announce(server: _Server, settings: ServeSettings, folder: Path, quiet: bool) -> None:
-    """Print the address when all workers are ready; end the server if one cannot start."""
-    while len(list(folder.glob("ready-*"))) < settings.network.workers:
+    """Print the address when all workers are ready; end the server if one cannot start.
+
+    A worker listens a moment after it is ready, and a first request must not be refused.
+    """
+    network = settings.network
+    while len(list(folder.glob("ready-*"))) < network.workers or not _accepts(network):
         if (folder / "error").exists():
             server.signal_handler_interrupt()
             return
@@ -154,6 +158,14 @@ def _announce(server: _Server, settings: ServeSettings, folder: Path, quiet: boo
         RequestLog(settings.log).event("ready", page=address)
     else:
         print(f"serving {settings.model}: {address}", file=sys.stderr, flush=True)
+
+
+def _accepts(network: Network) -> bool:
+    """Say whether a connection to the port is accepted."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(network.host, network.host)
+    with contextlib.suppress(OSError), socket.create_connection((host, network.port), timeout=1):
+        return True
+    return False
 
 
 def _reported(file: Path) -> Exception:
