@@ -1,9 +1,12 @@
 """Sphinx configuration. Building the site also runs every script of the gallery."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +78,25 @@ def run_gallery(app: Sphinx) -> None:
 
 
 def run_script(*command: Path) -> str:
-    """Run a script in a process of its own, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # many small steps: threads only wait
-    )
-    return done.stdout
+    """Run a script in a process of its own, and return what it prints.
+
+    What it leaves behind when it fails, as a server, is ended with it.
+    """
+    with tempfile.TemporaryFile("w+") as printed:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            stdout=printed,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # many small steps: threads only wait
+        )
+        try:
+            if process.wait():
+                raise subprocess.CalledProcessError(process.returncode, process.args)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        printed.seek(0)
+        return printed.read()
 
 
 class ProgramParser(MystParser):
