@@ -29,6 +29,14 @@ def best(
     return ids.tolist(), scores.tolist()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_queries_have_no_best_items(threads):
+    """Prefetching is shared by the queries, of which there may be none."""
+    of, none = catalogue(0.1, torch.randn(40, 3)), torch.empty(0, dtype=torch.int64)
+    offsets, scores = torch.zeros(1, dtype=torch.int64), torch.empty(0, 2)
+    assert of.best(torch.empty(0, 3), 0, 2, none, offsets, None, scores, none.view(0, 2), threads)
+
+
 def test_an_item_whose_bound_is_the_bar_itself_is_a_candidate():
     # Whole numbers: every bound is exact, so that the k-th best has the very score of the bar.
     # Without the next number below it none of the best would pass.
