@@ -14,9 +14,9 @@ from torch.autograd import forward_ad
 
 __all__ = [
     "CPU", "NO_CUDA_GRAPH", "autocast_dtype", "autocasts", "autograd_enabled", "check_values",
-    "compiled", "eager", "forward_mode", "has_values", "linear", "loss_dtype", "operator_schema",
-    "runs_directly", "tracks_grad", "transferred", "under_transform", "under_vmap", "untransformed",
-    "usable_device", "values_visible", "without_autocast",
+    "compiled", "eager", "exporting", "forward_mode", "has_values", "linear", "loss_dtype",
+    "operator_schema", "runs_directly", "tracks_grad", "transferred", "under_transform",
+    "under_vmap", "untransformed", "usable_device", "values_visible", "without_autocast",
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
@@ -28,6 +28,9 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _KEY, _KEYS = torch._C.DispatchKey, torch._C.DispatchKeySet
 _INCLUDE = _KEYS(_KEY.BackendSelect) | _KEYS(_KEY.ADInplaceOrView)
 _EXCLUDE = _KEYS(_KEY.AutocastCPU)
+# Asked here, as graphs of torch 2.6 cannot ask.
+_AUTOCAST = {name: torch.amp.is_autocast_available(name) for name in ("cpu", "cuda", "meta")}
+_is_exporting = getattr(torch.compiler, "is_exporting", None)  # since torch 2.7
 # The operator that torch.compile emits; None in a build without oneDNN.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
@@ -38,7 +41,8 @@ def autocast_dtype(like: Tensor) -> torch.dtype | None:
     Devices that autocast does not know, such as "meta", have none; torch raises an error for them.
     """
     device = like.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    known = _AUTOCAST[device] if device in _AUTOCAST else torch.amp.is_autocast_available(device)
+    if not known or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
 
@@ -88,9 +92,14 @@ def forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def exporting() -> bool:
+    """Return whether torch.export is tracing. torch 2.6 does not tell; there it compiles."""
+    return _is_exporting is not None and _is_exporting()
+
+
 def compiled() -> bool:
     """Return whether torch.compile is tracing; an exporter, whose graph calls no Python, is not."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return torch.compiler.is_compiling() and not exporting()
 
 
 def values_visible() -> bool:

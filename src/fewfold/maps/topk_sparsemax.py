@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import normal_dim
-from fewfold._torch import eager
+from fewfold._torch import eager, exporting
 from fewfold.maps.entmax import sparsemax
 from fewfold.maps.rows import centre, finalize, from_rows, to_rows
 
@@ -115,7 +115,7 @@ def _widest_dtype(values: Tensor) -> torch.dtype:
 def _first_largest(values: Tensor, k: int) -> Tensor:
     """Return a mask of the k largest unmasked entries; the first of equal ones, without a sort."""
     unmasked = values > -math.inf
-    if torch.compiler.is_exporting():
+    if exporting():
         # The length may be symbolic: pad so that topk(k) is valid for any length.
         largest = torch.nn.functional.pad(values, (0, k), value=-math.inf).topk(k)[0]
     elif k < values.shape[-1]:

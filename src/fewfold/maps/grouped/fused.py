@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fewfold._check import normal_dim, per_row
-from fewfold._torch import eager
+from fewfold._torch import eager, exporting
 from fewfold.maps.entmax import sparsemax
 from fewfold.maps.entropies import Gini
 from fewfold.maps.grouped.chain import fuse, solver_dtype
@@ -105,8 +105,8 @@ def _grouped(
     force = _row_strength(strength, scores, dim)
     if rows.shape[-1] == 0:
         return from_rows(rows, dim, scores.dtype)
-    exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
-    probs = _grouped_torch(rows, force, closed if exporting else groups)
+    traced = exporting() or torch.jit.is_tracing()
+    probs = _grouped_torch(rows, force, closed if traced else groups)
     return from_rows(probs, dim, scores.dtype)
 
 

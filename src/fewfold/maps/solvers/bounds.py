@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fewfold._torch import eager
+from fewfold._torch import eager, exporting
 from fewfold.maps.grouped.chain import running, solver_dtype
 
 __all__ = ["bounded_softmax", "bounded_sparsemax"]
@@ -205,7 +205,7 @@ def _minus_max(rows: Tensor, free: Tensor) -> Tensor:
 
 def _log_sum_after(values: Tensor) -> Tensor:
     """Log-sum-exp of each entry and all entries after it."""
-    if not torch.compiler.is_exporting():
+    if not exporting():
         return values.flip(-1).logcumsumexp(-1).flip(-1)
 
     def join(a: Tensor, b: Tensor) -> Tensor:

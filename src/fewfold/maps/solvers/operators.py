@@ -10,12 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["compiled", "number", "opaque"]
-
-
-def compiled() -> bool:
-    """Return whether torch.compile is tracing, which can call Python operators, unlike export."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+__all__ = ["number", "opaque"]
 
 
 def number(value: float | Tensor, like: Tensor) -> Tensor:
