@@ -178,6 +178,7 @@ def test_no_network(rec: ff.Recommender, hub: Hub, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(constants, "ENDPOINT", nowhere)
     template = nowhere + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between attempts
     with pytest.raises(ArtifactError, match="the Hub cannot be reached, and no copy is here"):
         ff.Recommender.load("hf://me/tea")
     with pytest.raises(ArtifactError, match="the Hub cannot be reached; check the network"):
