@@ -137,7 +137,7 @@ def draw_divergence(rows: list[Row]) -> Figure:
     for axes, state in zip(panels, ("untrained", "trained"), strict=True):
         for row in (row for row in rows if row["model"] == state):
             sampler = row["sampler"]
-            name = "softmax" if sampler == FULL else f"{sampler}: {row['kl']:.3f}"
+            name = "softmax" if sampler == FULL else f"{sampler}: {abs(row['kl']):.3f}"
             style = {"linewidth": 5, "alpha": 0.3} if sampler == FULL else {"linewidth": 1.8}
             style |= {"linestyle": "--" if sampler in STATIC else "-", "label": name}
             axes.plot(row["rank"], row["cumulative"], color=STYLE[sampler]["color"], **style)
