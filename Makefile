@@ -9,7 +9,8 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.fewfold-installed
 NATIVE := $(wildcard src/fewfold/_native/*/*.cpp src/fewfold/_native/*/*.h)
-KERNEL_TESTS := tests/_native/test_wide_rows.py tests/_native/test_middle_rows.py tests/maps/test_map_properties.py tests/maps/test_corners.py tests/maps/test_gold.py tests/optim \
+KERNEL_TESTS := tests/_native/test_wide_rows.py tests/_native/test_middle_rows.py tests/_native/test_direct.py \
+  tests/expectation/test_binary_data.py tests/recommender/reading/test_text_blocks.py tests/maps/test_map_properties.py tests/maps/test_corners.py tests/maps/test_gold.py tests/optim \
   tests/sampling/test_proposals.py tests/losses/test_sampled.py tests/recommender/models/test_bag.py tests/recommender/ranking/test_topk.py \
   tests/embeddings/test_mix.py tests/embeddings/test_tied.py tests/losses/test_anchored.py \
   tests/structured/test_sequences.py tests/structured/test_trees.py tests/structured/test_assignments.py \

@@ -12,6 +12,8 @@ from fewfold._native import dispatch
 from fewfold.expectation import bernoulli_cost, linear_bernoulli_cost
 from fewfold.expectation.binary_data import _plain
 
+pytestmark = pytest.mark.native
+
 INF = math.inf
 # Around the vectors of every instruction set: 4 to 16 numbers.
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 784)

@@ -115,7 +115,10 @@ def map_directly(
 
 
 def pull_directly(probs: Tensor, grad: Tensor, alpha: float, norm: bool) -> Tensor | None:
-    """Vector-Jacobian product of such a map in compiled code alone; None as in `map_directly`."""
+    """Vector-Jacobian product of entmax or normmax in compiled code alone.
+
+    None where `map_directly` returns None.
+    """
     if not _enabled or _compiling():
         return None
     pulled: Tensor | None = _pull_directly(probs, grad, alpha, norm, _threads())

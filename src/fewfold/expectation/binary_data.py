@@ -47,7 +47,7 @@ def bernoulli_cost(logits: Tensor, target: Tensor, row: Tensor) -> Tensor:
 def linear_bernoulli_cost(
     inputs: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, row: Tensor
 ) -> Tensor:
-    """Negative log-likelihood of binary data, by a linear layer that gives the logits.
+    """Negative log-likelihood of binary data whose logits are the output of a linear layer.
 
     The same as `bernoulli_cost(F.linear(inputs, weight, bias), target, row)`. On the CPU the logits
     are overwritten by what the backward pass needs, so that a training step holds one tensor of
@@ -177,5 +177,5 @@ class _LinearCosts(torch.autograd.Function):
 
 
 def _sizes(logits: Tensor, target: Tensor) -> tuple[int, int, int]:
-    """Return the number of pairs, of rows, and of elements of each."""
+    """Return the sizes for the kernel: pairs, rows of data, and elements per row."""
     return len(logits), len(target), logits[0].numel()

@@ -9,6 +9,8 @@ import pytest
 from fewfold._native import dispatch
 from fewfold.recommender.reading import text_blocks as blocks
 
+pytestmark = pytest.mark.native
+
 # Around the 64 bytes of a step, the 255 steps of a counter of eight bits, and a block of 4096.
 LENGTHS = (
     0,

@@ -230,7 +230,7 @@ def _check_files(root: Path, manifest: _Manifest, sizes: Mapping[str, int]) -> N
 
 
 def _check_names(root: Path, manifest: _Manifest) -> None:
-    """Raise unless all files of the manifest have names of files of a model."""
+    """Raise if the manifest lists a file that is not part of a model, judged by its name."""
     split = manifest.version == VERSION_WITH_TABLES
     for name in manifest.files:
         table = name == INDEX or is_table_file(name)

@@ -122,7 +122,7 @@ def push_folder(
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether a file of a folder may be part of a model, by its name."""
+    """Return whether the name of a file is one that files of models have."""
     return any(fnmatchcase(name, pattern) for pattern in _FILES) and "/" not in name
 
 
